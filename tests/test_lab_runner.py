@@ -20,7 +20,7 @@ from commands import Ask
 
 from chumoku.errors import DamagedError, UsageError
 from chumoku.lab import processes, report, runner
-from chumoku.lab.claims import ARITHMETIC, CLAIMS, SAME_TRANSLATOR, TRAINING_INDEPENDENT, select_claims
+from chumoku.lab.claims import CLAIMS, SAME_TRANSLATOR, TRAINING_INDEPENDENT, select_claims
 from chumoku.lab.experiment import (
     FAILS,
     HOLDS,
@@ -32,6 +32,7 @@ from chumoku.lab.experiment import (
     Experiment,
     Outcome,
     Words,
+    load_claims,
     load_experiment,
 )
 
@@ -43,7 +44,7 @@ def claim(id: str) -> Claim:
     words = [
         Words(f"{name} of {id}.", f"{id} の{name}です。") for name in ("title", "stated", "tried", "refutes", "rule")
     ]
-    return Claim(id, ("000",), *words)
+    return Claim(id, ("000",), *words, reading=Words("A line.", "線です。"))
 
 
 def outcome(verdict: str = HOLDS, **numbers: Any) -> Outcome:
@@ -53,7 +54,6 @@ def outcome(verdict: str = HOLDS, **numbers: Any) -> Outcome:
         Words(f"Found {NASTY}.", f"{NASTY} でした。"),
         when=Words("it rains", "雨のとき"),
         correction=Correction("1.34", "1.00", Words("a sum", "和")),
-        reading=Words("A line.", "線です。"),
     )
 
 
@@ -91,6 +91,7 @@ def test_result_is_written_completely(experiments: dict[str, Experiment], tmp_pa
     assert kept["verdict"] == result.verdict == HOLDS
     assert kept["numbers"] == {"value": 0.5, "steps": 10}
     assert kept["claim"]["stated"] == {"en": "stated of norm.", "ja": "norm のstatedです。"}
+    assert kept["reading"] == {"en": "A line.", "ja": "線です。"}
     assert kept["correction"] == {"said": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
     assert kept["seeds"] == [0], "no training here"
     assert set(kept["versions"]) == {"python", "torch", "chumoku"}
@@ -209,6 +210,10 @@ def test_ids() -> None:
         select_claims(["norm", "sofmax-1234"])
     with pytest.raises(UsageError, match="lists all claims"):
         select_claims(["§§§"])
+
+
+def test_every_claim_has_its_texts() -> None:
+    assert tuple(load_claims()) == CLAIMS
 
 
 @pytest.mark.parametrize("id", CLAIMS)
@@ -405,11 +410,10 @@ def test_wrong_use_exits_with_2(words: tuple[str, ...], ask: Ask) -> None:
     assert ask(*words).code == 2
 
 
-def test_list_shows_last_verdicts(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chumoku.lab.claims.CLAIMS", ARITHMETIC)
+def test_list_shows_last_verdicts(ask: Ask) -> None:
     ask("run", "gram")
     rows = {row["id"]: row for row in json.loads(ask("--json").out)["claims"]}
-    assert list(rows) == list(ARITHMETIC)
+    assert list(rows) == list(CLAIMS)
     assert rows["gram"]["verdict"] == PARTLY
     assert rows["norm"]["verdict"] is None
     output = ask()

@@ -26,13 +26,12 @@ def list_claims(context: typer.Context, out: Out = DEFAULT, as_json: Json = Fals
     """Test the claims of the notes by experiment. Without a command: list all claims."""
     if context.invoked_subcommand is not None:
         return
-    from chumoku.lab.claims import CLAIMS
-    from chumoku.lab.experiment import load_experiment
+    from chumoku.lab.experiment import load_claims
     from chumoku.lab.runner import read_result
 
     rows: list[dict[str, Any]] = []
-    for id in CLAIMS:
-        claim, found = load_experiment(id).claim, read_result(out, id)
+    for id, claim in load_claims().items():
+        found = read_result(out, id)
         verdict = found[0]["verdict"] if found else None
         rows.append({"id": id, "notes": list(claim.notes), "title": claim.title._asdict(), "verdict": verdict})
     if as_json:

@@ -3,15 +3,18 @@
     claim → run(budget) → numbers → rule → holds | does not hold | holds only when …
 
 A verdict that depends on training needs the full budget; with less, the claim is "not judged". All texts for readers
-are in English and Japanese (`Words`).
+are in English and Japanese (`Words`); those that do not depend on the numbers are in `claims.toml`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, NamedTuple
 
 HOLDS, FAILS, PARTLY = "holds", "does not hold", "holds only when"
@@ -37,6 +40,7 @@ class Claim:
     tried: Words  # the experiment
     refutes: Words  # what would refute it
     rule: Words  # how the verdict follows from the numbers
+    reading: Words | None = None  # caption of the figure
 
 
 @dataclass(frozen=True)
@@ -69,22 +73,32 @@ class Outcome:
     summary: Words
     when: Words | None = None  # for PARTLY: the condition under which it holds
     correction: Correction | None = None
-    reading: Words | None = None  # caption of the figure
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One file of `lab/claims`."""
+    """A claim and its file in `lab/claims`."""
 
     claim: Claim
     run: Callable[[Budget], Outcome]
     draw: Callable[[Outcome, Any], None] | None = None  # draws outcome.numbers on a matplotlib Figure
 
 
+@functools.cache
+def load_claims() -> dict[str, Claim]:
+    """All claims by id, in reading order."""
+    tables = tomllib.loads(resources.files("chumoku.lab").joinpath("claims.toml").read_text("utf-8"))
+    claims = {}
+    for id, table in tables.items():
+        notes = tuple(table.pop("notes"))
+        claims[id] = Claim(id, notes, **{name: Words(**texts) for name, texts in table.items()})
+    return claims
+
+
 def load_experiment(id: str) -> Experiment:
     """Import the experiment with this id."""
     file = importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")
-    return Experiment(file.CLAIM, file.run, getattr(file, "draw", None))
+    return Experiment(load_claims()[id], file.run, getattr(file, "draw", None))
 
 
 def matches_rounded(printed: Sequence[float], exact: Sequence[float], digits: int) -> bool:

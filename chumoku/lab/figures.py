@@ -6,13 +6,11 @@ Fonts and colors come from `chumoku.probe.plot_style.plot_style`, which the runn
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 INK, BLUE, LIGHT, RED = "#1c2733", "#3a6ea5", "#9db8d2", "#b23a48"
 OCHRE, GREEN, GRAY, GRID = "#c98b2b", "#4f7f5b", "#8a949e", "#e3e8ee"

@@ -49,6 +49,7 @@ class Result:
         claim = {key: _to_dict(value) for key, value in vars(self.claim).items()} if self.claim else {"id": self.id}
         found = {key: _to_dict(value) for key, value in vars(self.outcome).items()} if self.outcome else {}
         found.pop("verdict", None)
+        reading = claim.pop("reading", None)
         numbers = _to_json(found.pop("numbers", {}))
         seeds = numbers.get("seeds") if isinstance(numbers, dict) else None
         return {
@@ -57,6 +58,7 @@ class Result:
             "failed": self.error,
             "claim": claim,
             **found,
+            **({"reading": reading} if self.outcome else {}),
             "numbers": numbers,
             "seeds": seeds
             if isinstance(seeds, list)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_list, matches_rounded
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words, format_list, matches_rounded
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 from chumoku.nn.attention import attend
 
@@ -15,28 +15,6 @@ WORDS = ("猫", "が", "魚", "を", "食べる")
 VECTORS = ((1.0, 0.1), (0.1, 0.2), (0.9, 0.2), (0.2, 0.1), (0.5, 0.8))
 NOTE_SCORES = (0.72, 0.09, 0.65, 0.15, 0.42)
 NOTE_VALUES = (0.35, 0.19, 0.33, 0.20, 0.27)
-
-CLAIM = Claim(
-    id="attention-cat",
-    notes=("002",),
-    title=Words("Where 猫 attends", "「猫」の注目先"),
-    stated=Words(
-        f"In 猫 が 魚 を 食べる, with the note's vectors, 猫 attends with the weights {list(NOTE_VALUES)}.",
-        f"「猫 が 魚 を 食べる」で、ノートのベクトルによる「猫」の注目重みは {list(NOTE_VALUES)} です。",
-    ),
-    tried=Words(
-        "The note's five vectors as queries, keys and values of this project's attention.",
-        "ノートの五つのベクトルを、本プロジェクトのアテンションにクエリ・キー・バリューとして与えます。",
-    ),
-    refutes=Words(
-        "Weights that do not round to these numbers or do not sum to 1.",
-        "丸めた値が異なる、または合計が 1 にならないこと。",
-    ),
-    rule=Words(
-        "Holds if every weight rounds to the note's two digits.",
-        "すべての重みが小数二桁でノートと一致すれば「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -71,10 +49,6 @@ def run(budget: Budget) -> Outcome:
                 f"e^score / Σ e^score with the scores {format_list(scores)}",
                 f"スコア {format_list(scores)} による e^score / Σ e^score",
             ),
-        ),
-        reading=Words(
-            "The note's weights are all too large; they sum to 1.34.",
-            "ノートの重みはすべて大きすぎ、合計が 1.34 になります。",
         ),
     )
 

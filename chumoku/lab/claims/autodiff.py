@@ -8,33 +8,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, RED, make_panels
 
-CLAIM = Claim(
-    id="autodiff",
-    notes=("000",),
-    title=Words("Numerical or automatic", "数値微分か自動微分か"),
-    stated=Words(
-        "Libraries such as PyTorch support numerical differentiation, so you do not have to differentiate by hand.",
-        "PyTorch などのライブラリが数値微分をサポートしているので、微分を計算する必要がありません。",
-    ),
-    tried=Words(
-        "Compute the derivative of eˣ·sin x, which is known exactly, with PyTorch and with finite differences (h from "
-        "10⁻¹ to 10⁻¹⁴). Count how often a function of 1,000 parameters is evaluated for its gradient.",
-        "手で微分できる eˣ·sin x について、PyTorch の値と、刻み h を 10⁻¹〜10⁻¹⁴ とした差分の値を比べます。1,000 個のパ"
-        "ラメータの勾配に関数の計算が何回必要かも数えます。",
-    ),
-    refutes=Words(
-        "PyTorch's error is far below that of the best finite difference, with one evaluation of the function.",
-        "PyTorch の誤差が最良の差分よりはるかに小さく、関数の計算が一回で済むこと。",
-    ),
-    rule=Words(
-        "Holds if PyTorch's error is at least a hundredth of the error of the best finite difference; otherwise "
-        "PyTorch uses another method.",
-        "PyTorch の誤差が最良の差分の誤差の 1/100 以上なら「成り立つ」。それより小さければ別の方法です。",
-    ),
-)
 STEPS = tuple(10.0**-k for k in range(1, 15))
 
 
@@ -88,10 +64,6 @@ def run(budget: Budget) -> Outcome:
                 "the known derivative of each operation, combined by the chain rule",
                 "各演算の導関数を連鎖律でつないで計算します",
             ),
-        ),
-        reading=Words(
-            "Finite differences get worse on both sides of the best h; automatic differentiation has no h.",
-            "差分は最適な h の両側で悪化しますが、自動微分には h がありません。",
         ),
     )
 

@@ -6,52 +6,19 @@ LayerNorm   μ, σ² of one token over its features
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds, substitution_loss
 from chumoku.lab.training import build_toy, fit, fixed_seed, mean
 from chumoku.nn.norms import BatchNorm, LayerNorm
 from chumoku.nn.plain import plain
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="bn-ln",
-    notes=("002",),
-    title=Words("BatchNorm and LayerNorm", "Batch Normalization と Layer Normalization"),
-    stated=Words(
-        "BatchNorm depends on batch size and length and is worse with small batches; LayerNorm depends on neither.",
-        "Batch Normalization はバッチサイズや系列長に依存し、小さなバッチで性能が落ちます。Layer Normalization は依存し"
-        "ません。",
-    ),
-    tried=Words(
-        "Normalize one sentence in batches with different other sentences and with padding, and measure how much its "
-        "vectors change. Then train small encoders with either norm to substitute words, in batches of 1 to 64 "
-        "sentences, and test them on new sentences with the running averages.",
-        "一つの文を、ほかの文を入れ替えたバッチの中や、後ろにパディングを付けた形で正規化し、どれだけ動くかを測ります。"
-        "次に、1〜64 文のバッチで単語の置き換えを小さなエンコーダに学習させ、新しい文で (移動平均を使って) 調べます。",
-    ),
-    refutes=Words(
-        "A sentence changes under LayerNorm or does not change under BatchNorm; or BatchNorm is as good as LayerNorm "
-        "in the smallest batches.",
-        "Layer Normalization で文が動くか、Batch Normalization で動かないか、最小のバッチで両者の性能が変わらなければ、"
-        "反証されます。",
-    ),
-    rule=Words(
-        "Does not hold if a sentence changes at all under LayerNorm, or by less than 1 % under BatchNorm at some batch "
-        "size. Otherwise holds if with batch size 1 the loss of BatchNorm is higher in every seed, and by more than "
-        "with batch size 64; else it holds only for the dependence.",
-        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば「成り立た"
-        "ない」。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチサ"
-        "イズ 64 より大きければ「成り立つ」、そうでなければ依存性についてのみ「条件つきで成り立つ」。",
-    ),
-)
 SIZES = (1, 2, 4, 16, 64)
 WORDS, LENGTH, WIDTH = 8, 6, 32
 
@@ -92,12 +59,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Left: how much a sentence changes with the other sentences in its batch (for a batch of 1: with its "
-            "padding). Right: the loss on new sentences after training.",
-            "左は、バッチのほかの文を入れ替えたときの動きです (サイズ 1 ではパディングを変えています)。右は、学習後の新"
-            "しい文での損失です。",
-        ),
     )
 
 

@@ -8,32 +8,10 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 from chumoku.lab.figures import make_panels
 
 SHAPES = ((), (1,), (3,), (2,), (2, 1), (2, 3), (4, 3), (2, 1, 3))
-
-CLAIM = Claim(
-    id="broadcast",
-    notes=("004",),
-    title=Words("Broadcasting", "ブロードキャスト"),
-    stated=Words(
-        "[1,2,3] + [5] = [6,7,8]: tensors of different shapes are expanded automatically.",
-        "[1,2,3] + [5] = [6,7,8]。形状の異なるテンソルは自動的に拡張されて計算できます。",
-    ),
-    tried=Words(
-        "Compute this sum. Then compare every pair of eight shapes with the rule: from the right, sizes are equal or "
-        "one of them is 1.",
-        "この足し算と、八つの形のすべての組を試し、「右から見て等しいか、一方が 1」という規則と比べます。",
-    ),
-    refutes=Words(
-        "Another sum, or a pair of shapes for which the rule is wrong.", "和が異なる、または規則が外れる組があること。"
-    ),
-    rule=Words(
-        "Holds if the sum is correct and the rule is correct for all pairs.",
-        "和が正しく、すべての組で規則どおりなら「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -67,10 +45,6 @@ def run(budget: Budget) -> Outcome:
             f"和は {total} です。{len(SHAPES) ** 2} 組のうち計算できるのは {meeting} 組、できないのは "
             f"{len(SHAPES) ** 2 - meeting} 組で、すべて規則どおりでした。[2] と [3]、[2, 3] と [4, 3] などは計算できま"
             "せん。",
-        ),
-        reading=Words(
-            "Blue: compatible pairs with the resulting shape. Red: incompatible pairs.",
-            "青は計算できる組と結果の形、赤は計算できない組です。",
         ),
     )
 

@@ -11,15 +11,16 @@ control   the same for the untrained encoder, which mixes words but does not kno
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.data.batches import IGNORE
 from chumoku.data.grammar.sentence import Sentence
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import (
     END,
@@ -38,41 +39,6 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import EncoderModel
 from chumoku.nn import record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="contextual",
-    notes=("000", "004"),
-    title=Words("One word, different vectors", "文脈で変わる単語ベクトル（マウス）"),
-    stated=Words(
-        "An encoder gives one word, such as マウス, different vectors in different sentences.",
-        "エンコーダは文脈を考慮した埋め込みを与え、「マウス」のような同じ単語でも文によって違うベクトルになります。",
-    ),
-    tried=Words(
-        "In the built-in corpus, 猫, 犬, うさぎ (animals) and パソコン, カメラ, 自転車 (machines) are all replaced by "
-        "マウス. An encoder learns to predict masked words; then the vectors of マウス are compared in unseen "
-        "sentences whose verb fits only one sense. The untrained encoder is the control.",
-        "内蔵コーパスの「猫」「犬」「うさぎ」（動物）と「パソコン」「カメラ」「自転車」（機械）をすべて「マウス」に書き"
-        "換え、隠した単語を当てるエンコーダを訓練します。述語から意味が定まる、見ていない文の「マウス」のベクトルどうし"
-        "を比べます。学習前の同じエンコーダを対照とします。",
-    ),
-    refutes=Words(
-        "The vectors of マウス are nearly the same everywhere. If training does not separate the senses, the claim "
-        "holds only in part.",
-        "どの文でも「マウス」のベクトルがほぼ同じであること。学習しても意味が分かれなければ、条件つきになります。",
-    ),
-    rule=Words(
-        "The vectors are different if the embedding is the same everywhere (cosine 1) and the mean cosine within a "
-        "sense is below 0.9 after the last layer. They differ by sense if there the cosine is lower across senses than "
-        "within a sense, and the sense is recognized more often than before training. Holds if both are true in every "
-        "seed; does not hold if the vectors are different in no seed; otherwise it holds only in part.",
-        "埋め込み表のベクトルが同一（コサイン1）で、最終層では同じ意味どうしのコサインの平均が0.9未満なら「文ごとに違"
-        "う」とします。最終層で意味をまたぐコサインの方が低く、しかもベクトルから意味を見分けられる割合が学習前より高け"
-        "れば「意味によって違う」とします。すべてのシードで両方なら「成り立つ」、どのシードでも文ごとに違わなければ「成"
-        "り立たない」、それ以外は「条件つきで成り立つ」。",
-    ),
-)
 MOUSE = "マウス"
 SENSES = (("猫", "犬", "うさぎ"), ("パソコン", "カメラ", "自転車"))
 LAYERS, TEST_PER_SENSE = 2, 60
@@ -212,12 +178,6 @@ def run(budget: Budget) -> Outcome:
                 "文ごとに違うベクトルになることだけを問うとき（学習前より意味で分かれることは、すべてのシードでは見られ"
                 "ません）",
             ),
-        ),
-        reading=Words(
-            "Left: mean cosine of マウス in two sentences after each block, within a sense and across senses. Right: "
-            "cosines of マウス in 120 sentences after the last layer (seed 0), animals first, then machines.",
-            "左：2つの文の「マウス」のコサインを、ブロックごとに、同じ意味どうしと違う意味どうしで示します。右：最終層"
-            "での120文の「マウス」どうしのコサイン（シード0）。前半が動物、後半が機械です。",
         ),
     )
 

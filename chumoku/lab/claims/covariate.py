@@ -6,53 +6,19 @@ spread(t)   σ_t / σ_0 over everything
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, remove_norms
 from chumoku.nn.tap import record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="covariate",
-    notes=("001", "002"),
-    title=Words("Internal covariate shift", "内部共変量シフト"),
-    stated=Words(
-        "During training, the input distribution of each layer changes (internal covariate shift); normalization "
-        "reduces this.",
-        "訓練中に各層の入力分布が変化します (内部共変量シフト)。正規化はこれを抑えます。",
-    ),
-    tried=Words(
-        "Decoders of 4 layers learn to repeat the previous word, with and without LayerNorm. On fixed sentences, mean "
-        "and standard deviation of the input of the last feed-forward layer are tracked during training.",
-        "4 層のデコーダに直前の単語を答える課題を学習させ、Layer Norm がある場合とない場合を比べます。決まった文につい"
-        "て、最後の全結合層に入る値の平均と広がりをステップごとに追います。",
-    ),
-    refutes=Words(
-        "The input distribution does not change. If with LayerNorm the means move more than half as far, the claim "
-        "holds only in part.",
-        "入力の分布が変わらなければ、反証されます。正規化しても平均が半分以上動くなら、条件つきになります。",
-    ),
-    rule=Words(
-        "Does not hold if without LayerNorm the means of the features move by less than a quarter of their standard "
-        "deviation in some seed. Holds if with LayerNorm both the shift of the means and the change of the spread are "
-        "less than half as large in every seed; otherwise it holds for the shift, and only in part for the "
-        "normalization. Only the means are a real test: after LayerNorm the spread is 1 by definition, and only its "
-        "gain γ can change it.",
-        "正規化なしで特徴の平均の動きが広がりの 4 分の 1 に満たないシードがあれば「成り立たない」。正規化ありで、平均の"
-        "動きも広がりの変化も、すべてのシードで半分未満なら「成り立つ」、そうでなければ、変化することと正規化の効果の一"
-        "部についてのみ「条件つきで成り立つ」。ただし試されているのは平均だけです。Layer Norm を通した後の広がりは式の"
-        "上で 1 になり、変えられるのは係数 γ だけだからです。",
-    ),
-)
 WORDS, LAYERS, POINTS = 8, 4, 30
 ADDRESS = f"decoder.blocks.{LAYERS - 1}.feedforward_norm"
 
@@ -90,10 +56,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Left: how far the means of the features have moved. Right: the overall spread compared with the start.",
-            "左は特徴ごとの平均の動き、右は全体の広がり (始めとの比) です。",
-        ),
     )
 
 

@@ -8,54 +8,19 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import final_loss, fit, fixed_seed, mean
 from chumoku.nn.feedforward import FeedForward
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="depth",
-    notes=("000",),
-    title=Words("Deep networks with and without residuals", "深いネットワークと残差結合"),
-    stated=Words(
-        "Deep plain networks stop learning because their gradients vanish; residual networks do not.",
-        "層を重ねると勾配消失によって学習が止まりますが、残差結合があれば軽減され、層を深くできます。",
-    ),
-    tried=Words(
-        "Stacks of 2 to 64 feed-forward layers, plain and residual, learn to classify random points into 4 classes; "
-        "the gradient of each layer is measured before training. To test the cause, also plain stacks with an "
-        "initialization that preserves the size of signals and gradients.",
-        "2〜64 層の全結合層を、残差結合なしとありで積み重ね、乱数の点を 4 種類に分類させます。学習の前に各層の勾配を測"
-        "ります。原因を確かめるため、信号と勾配の大きさが保たれるように重みを初期化した残差結合なしのものも試します。",
-    ),
-    refutes=Words(
-        "A plain stack of 64 layers learns, or a residual one does not. A stack whose gradients do not vanish but that "
-        "still does not learn shows that there is another cause.",
-        "64 層の残差結合なしで学習できるか、残差結合ありで学習できなければ、反証されます。勾配が消えていないのに学習で"
-        "きないものがあれば、ほかにも原因があることになります。",
-    ),
-    rule=Words(
-        "A stack learns if its final loss is below 80 % of chance (ln 4) in every seed; its gradient vanishes if that "
-        "of the first layer is less than a thousandth of that of the last layer in every seed. Does not hold if at 64 "
-        "layers the residual stack does not learn or the plain one does. Holds if at 64 layers the gradient vanishes "
-        "in the plain stack but not in the residual one, and the plain stack with scaled initialization, whose "
-        "gradient must not vanish, learns; otherwise it holds only for what learns, not for the cause.",
-        "すべてのシードで損失が偶然 (ln 4) の 80 % 未満で終われば学習できたとし、すべてのシードで最初の層の勾配が最後の"
-        "層の 1000 分の 1 未満なら勾配が消えたとします。64 層で残差結合ありが学習できないか、なしが学習できれば「成り立"
-        "たない」。そこでなしの勾配が消え、ありでは消えず、初期値を調整して勾配が消えないなしが学習できれば「成り立"
-        "つ」。それ以外は、原因を除いて「条件つきで成り立つ」。",
-    ),
-)
 DEPTHS = (2, 4, 8, 16, 32, 64)
 WAYS = ("residual", "plain", "plain, scaled start")
 WIDTH, HIDDEN, CLASSES = 16, 32, 4
@@ -117,11 +82,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Left: the loss after training, by depth (dotted: chance). Right: each layer's gradient before training, "
-            "at 64 layers.",
-            "左は深さごとの学習後の損失 (点線は偶然)、右は 64 層での学習前の各層の勾配です。",
-        ),
     )
 
 

@@ -9,29 +9,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
-
-CLAIM = Claim(
-    id="dot",
-    notes=("000",),
-    title=Words("Two definitions of the inner product", "内積の二つの定義"),
-    stated=Words(
-        "a·b = Σ aᵢbᵢ = ‖a‖‖b‖cos θ, so the cosine measures the similarity of two vectors.",
-        "a·b = Σ aᵢbᵢ = ‖a‖‖b‖cos θ であり、cos θ はベクトルの類似度を表します。",
-    ),
-    tried=Words(
-        "Random pairs in 2 to 512 dimensions. The angle is measured without an inner product: θ = 2 arctan(‖u−v‖ / "
-        "‖u+v‖) for the unit vectors u, v.",
-        "2〜512 次元の乱数ベクトルの組で確かめます。角度は内積を使わず、単位ベクトル u, v から θ = 2 arctan(‖u−v‖ / "
-        "‖u+v‖) として測ります。",
-    ),
-    refutes=Words("A pair whose two sides differ.", "両辺が一致しない組があること。"),
-    rule=Words(
-        "Holds if the sides differ by less than 10⁻¹² of ‖a‖‖b‖ for every pair, and every cosine is between −1 and 1.",
-        "すべての組で両辺の差が ‖a‖‖b‖ の 10⁻¹² 未満で、cos θ が −1〜1 に入れば「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -52,10 +31,6 @@ def run(budget: Budget) -> Outcome:
         Words(
             f"In {len(sums)} pairs the two sides differ by at most {format_number(worst)} of ‖a‖‖b‖.",
             f"{len(sums)} 組で、両辺の差は最大でも ‖a‖‖b‖ の {format_number(worst)} でした。",
-        ),
-        reading=Words(
-            "Every measured pair (dots) lies on the cosine curve, which is 0 at 90°.",
-            "測った組(点)はすべて cos の曲線に乗り、90° で 0 になります。",
         ),
     )
 

@@ -7,29 +7,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
-
-CLAIM = Claim(
-    id="dot-proof",
-    notes=("000",),
-    title=Words("A sign in the proof", "証明の中の符号"),
-    stated=Words(
-        "In the proof of the inner product, (a−b)·(a−b) expands to a·a − a·b − b·a − b·b.",
-        "内積の証明の途中で、(a−b)·(a−b) を a·a − a·b − b·a − b·b と展開しています。",
-    ),
-    tried=Words(
-        "Compare both expansions, with − and with +, with ‖a−b‖² for random vectors.",
-        "乱数ベクトルについて、− と + の両方の展開を ‖a−b‖² と比べます。",
-    ),
-    refutes=Words("A pair for which the expansion is not ‖a−b‖².", "展開した値が ‖a−b‖² と等しくない組があること。"),
-    rule=Words(
-        "Holds if the note's expansion equals ‖a−b‖² to 10⁻¹² for every pair; does not hold if only the one with + "
-        "does.",
-        "ノートの展開がすべての組で ‖a−b‖² と 10⁻¹² の精度で一致すれば「成り立つ」。+ の展開だけが一致すれば「成り立た"
-        "ない」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -59,10 +38,6 @@ def run(budget: Budget) -> Outcome:
             "a·a − a·b − b·a − b·b",
             "a·a − a·b − b·a + b·b",
             Words("(−b)·(−b) = (−1)(−1) b·b = + b·b", "(−b)·(−b) = (−1)(−1) b·b = + b·b"),
-        ),
-        reading=Words(
-            "With the note's sign the sum is negative; with + it is the squared length.",
-            "ノートの符号では和が負になり、+ なら長さの二乗になります。",
         ),
     )
 

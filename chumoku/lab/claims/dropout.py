@@ -9,12 +9,13 @@ own   what a place adds to the other two: all three compared with the other two
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import INK, LIGHT, RED, make_panels
 from chumoku.lab.sentence_data import load_sentences
 from chumoku.lab.toy_models import (
@@ -28,39 +29,6 @@ from chumoku.lab.toy_models import (
 )
 from chumoku.lab.training import fit, mean
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="dropout",
-    notes=("004",),
-    title=Words("Dropout in three places", "3か所のドロップアウト"),
-    stated=Words(
-        "Dropout is used in three places, each against its own kind of overfitting: of the input, of the attention "
-        "weights, and of the output of each sub-layer.",
-        "ドロップアウトは3か所（埋め込み、アテンション重み、各サブ層の出力）にあり、それぞれの過学習を防ぎます。",
-    ),
-    tried=Words(
-        "A small language model is trained for many epochs on 200 lines, with dropout 0.2 in none, one, two or all "
-        "three places. Losses on these lines and on unseen lines are measured without dropout.",
-        "小さな言語モデルに200文を繰り返し読ませます。ドロップアウト0.2を、なし・1か所・2か所・3か所すべて、で比べ、学"
-        "習した文と見ていない文の損失を（ドロップアウトを切って）測ります。",
-    ),
-    refutes=Words(
-        "A place that by itself does not reduce the gap between training and validation, or reduces it with a worse "
-        "validation loss; or a place that adds nothing to the other two.",
-        "1か所だけで学習と検証の差が縮まらないか、検証損失を悪くして縮める場所があること。または、ほかの2か所に加えても"
-        "効果のない場所があること。",
-    ),
-    rule=Words(
-        "A place helps if in every seed it reduces the gap (validation − training loss) and the validation loss is not "
-        "higher. It has its own kind of overfitting if it helps both alone and in addition to the other two. Holds if "
-        "this is true for every place; does not hold if no place helps alone; otherwise it holds only in part.",
-        "すべてのシードで差（検証損失−学習損失）が縮まり、検証損失が高くならなければ、その場所は効くとします。単独で"
-        "も、ほかの2か所に加えても効けば、その場所だけの過学習があるとします。どの場所にもあれば「成り立つ」、単独で効"
-        "く場所がなければ「成り立たない」、それ以外は「条件つきで成り立つ」。",
-    ),
-)
 PLACES = {
     "embedding": "埋め込み\nembedding",
     "attention": "アテンション重み\nattention",
@@ -142,11 +110,6 @@ def run(budget: Budget) -> Outcome:
                 f"単独で効くのは「{'、'.join(JA[place] for place in places)}」、ほかの2か所に加えても効くのは"
                 f"「{'、'.join(JA[place] for place in found) or 'なし'}」です",
             ),
-        ),
-        reading=Words(
-            "Light: training lines; red: unseen lines; the difference is overfitting. Vertical lines: minimum to "
-            "maximum over the seeds.",
-            "淡い色は学習した文、赤は見ていない文の損失で、その差が過学習です。縦線はシードの最小から最大までです。",
         ),
     )
 

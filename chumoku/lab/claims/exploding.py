@@ -7,30 +7,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, RED, make_panels
 
-CLAIM = Claim(
-    id="exploding",
-    notes=("000",),
-    title=Words("Exploding and vanishing gradients", "勾配爆発と勾配消失"),
-    stated=Words(
-        "Weights of 100 multiply the gradient by 100³, weights of 0.01 by 0.01³; with residual connections the factor "
-        "is w + 1.",
-        "重みが 100 なら勾配に 100³ が、0.01 なら 0.01³ が掛かり、残差結合があれば係数は w + 1 になります。",
-    ),
-    tried=Words(
-        "Differentiate the note's chain of scalars with PyTorch: three factors as in the note, then 1 to 20 layers, "
-        "with and without residual connections.",
-        "ノートのスカラーの連鎖を PyTorch で微分します。ノートと同じ三つの係数のほか、1〜20 層を残差結合の有無で比べま"
-        "す。",
-    ),
-    refutes=Words("Another factor.", "係数が異なること。"),
-    rule=Words(
-        "Holds if every factor is as stated, with a relative error below 10⁻⁹.",
-        "すべての係数が相対誤差 10⁻⁹ でノートのとおりなら「成り立つ」。",
-    ),
-)
 DEPTHS = (1, 2, 3, 5, 8, 12, 16, 20)
 
 
@@ -62,11 +41,6 @@ def run(budget: Budget) -> Outcome:
             f"係数は {format_number(factors['100.0'], 0)} と {format_number(factors['0.01'], 0)} で、ノートのとおりで"
             f"す。0.01 の層を 20 層重ねると、残差なしで {format_number(small['plain'][-1], 0)}、残差ありで "
             f"{small['residual'][-1]:.2f} でした。勾配爆発には効きません(100 + 1 はさらに大きい)。",
-        ),
-        reading=Words(
-            "With residual connections (blue), small weights no longer make the gradient vanish; large ones still make "
-            "it explode.",
-            "残差結合(青)があれば小さい重みで勾配が消えません。大きい重みでは爆発したままです。",
         ),
     )
 

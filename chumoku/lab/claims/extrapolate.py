@@ -6,57 +6,20 @@ Models are trained on positions 0 … 31 and tested on 0 … 255, with each kind
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.errors import LengthError
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, GREEN, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="extrapolate",
-    notes=("002",),
-    title=Words("Beyond the training length", "訓練時より長い系列"),
-    stated=Words(
-        "The sinusoidal encoding works beyond the training length (in theory), a learned table does not, and relative "
-        "positions and RoPE extrapolate better.",
-        "正弦波は訓練時より長い系列でも (理論上) 機能し、学習可能な位置埋め込みは最大長を超えられず、相対位置と RoPE は"
-        "外挿が良好です。",
-    ),
-    tried=Words(
-        "Small decoders with every kind of position learn to repeat the word three positions back in texts of 32 "
-        "words, and are tested on texts of 256. The learned table has 256 rows, of which training uses 32; a table "
-        "with 32 rows is tested too.",
-        "32 語の文で三つ前の単語を答える課題を、位置の各方式で小さなデコーダに学習させ、256 語の文で試します。学習可能"
-        "な表には 256 行を与え (学習で使うのは 32 行)、32 行だけの表も試します。",
-    ),
-    refutes=Words(
-        "A learned table works beyond the training length, or relative positions and RoPE fail where the sinusoidal "
-        "encoding does. If the accuracy of one of these three collapses, the claim holds only in part.",
-        "学習可能な表が訓練した長さの先でも保たれるか、相対位置も RoPE も正弦波と同じところで崩れれば、反証されます。三"
-        "つのうち正解率が崩れる方式があれば、条件つきになります。",
-    ),
-    rule=Words(
-        "A kind reaches a length if its mean accuracy is at least 90 % in every interval up to it. Does not hold if "
-        "the learned table reaches twice the training length, if a table of 32 rows accepts a 33rd word, or if the "
-        "sinusoidal encoding does not reach eight times the length and neither relative nor rotary positions reach "
-        "farther. Holds if sinusoidal, relative and rotary all reach eight times the length; otherwise it holds only "
-        "for those that do.",
-        "ある長さまでのどの区間でも平均正解率が 90 % 以上なら、その長さまで届くとします。学習可能な表が訓練した長さの "
-        "2 倍に届くか、32 行の表が 33 語目を受け付けるか、正弦波が 8 倍に届かず相対位置も RoPE もそれより先に届かなけれ"
-        "ば「成り立たない」。正弦波・相対位置・RoPE がすべて 8 倍まで届けば「成り立つ」、そうでなければ届く方式について"
-        "のみ「条件つきで成り立つ」。",
-    ),
-)
 JA = {"sinusoidal": "正弦波", "learned": "学習", "relative": "相対", "rotary": "回転", "none": "なし"}
 KINDS = ("sinusoidal", "learned", "relative", "rotary", "none")
 WORDS, BACK, SHORT, LONG = 8, 3, 32, 256
@@ -95,11 +58,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Accuracy by position. Positions left of the dotted line were seen in training, those right of it were "
-            "not.",
-            "位置ごとの正解率です。点線より左が学習で見た位置、右が見ていない位置です。",
-        ),
     )
 
 

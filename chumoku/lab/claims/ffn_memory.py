@@ -9,46 +9,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import WIDTH, FactModel, ZeroLayer, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="ffn-memory",
-    notes=("000", "002"),
-    title=Words("The feed-forward stores facts", "FFNは知識を記憶する"),
-    stated=Words(
-        "The feed-forward layer is the memory of the model: its many parameters store information.",
-        "フィードフォワード層はモデルの「記憶」で、豊富なパラメータの中に情報を蓄えます。",
-    ),
-    tried=Words(
-        "One block of width 64 learns 2,048 random facts (subject, relation) → object with a feed-forward layer of 0, "
-        "8, 32 or 128 units. Count the recalled facts, also with the feed-forward layer switched off after training.",
-        "幅64のブロック1つに、でたらめな知識（主語・関係→目的語）2,048件を覚えさせます。FFNの幅を0・8・32・128と変え"
-        "て、思い出せた件数を数え、学習後にFFNを切った場合も数えます。",
-    ),
-    refutes=Words(
-        "A wider feed-forward layer does not recall more, or facts are still recalled when it is switched off.",
-        "幅を広げても件数が増えない、またはFFNを切っても思い出せること。",
-    ),
-    rule=Words(
-        "Holds if in every seed each wider feed-forward layer recalls more than the previous one, and switching off "
-        "the widest loses at least half. Does not hold if this is true in no seed.",
-        "すべてのシードで、幅を広げるたびに件数が増え、最大幅のFFNを切ると半分以上が失われれば「成り立つ」。どのシード"
-        "でもそうならなければ「成り立たない」。",
-    ),
-)
 WIDTHS = (0, 8, 32, 128)
 SUBJECTS, RELATIONS, OBJECTS = 64, 32, 64
 
@@ -108,11 +81,6 @@ def run(budget: Budget) -> Outcome:
                 "training is long enough; it is not true in every seed",
                 "学習が十分に長いとき（示さないシードもあります）",
             ),
-        ),
-        reading=Words(
-            "Recalled facts by the width of the feed-forward layer; F = 0 is attention alone. Red: what remains when "
-            "the feed-forward layer is switched off.",
-            "FFNの幅ごとの、思い出せた件数です。F=0 はアテンションだけの場合、赤はFFNを切ったときに残る件数です。",
         ),
     )
 

@@ -14,13 +14,14 @@ lost = (loss without − loss with) / (loss of guessing − loss with)        1:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, INK, OCHRE, RED, make_panels
 from chumoku.lab.toy_models import (
     ZeroLayer,
@@ -36,36 +37,6 @@ from chumoku.lab.training import Loss, fit, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="ffn-needed",
-    notes=("000", "003"),
-    title=Words("Without the feed-forward layer, expressive power collapses", "FFNがないと表現力が著しく下がる"),
-    stated=Words(
-        "Without the feed-forward layer, only weighted sums of linear maps remain, and expressive power is much lower.",
-        "フィードフォワード層がないと、入力を線形変換して重み付きで足し合わせるだけになり、表現力が著しく低くなりま"
-        "す。",
-    ),
-    tried=Words(
-        "Models with feed-forward layers, without them, and without them but with three times as many blocks (the same "
-        "number of parameters) learn three tasks: comparing signs within one position, a random table f(a, b) of two "
-        "tokens, and English lines.",
-        "FFNあり、FFNなし、FFNなしでブロックを3倍にしたもの（パラメータ数は同じ）に、1つの位置の中での符号の比較、2トー"
-        "クンのでたらめな表 f(a, b)、英文の3つを学習させます。",
-    ),
-    refutes=Words(
-        "Without feed-forward layers, at least half of what was learned remains in every task.",
-        "FFNがなくても、どの課題でも学習できたことの半分以上が残ること。",
-    ),
-    rule=Words(
-        "lost = (loss without − loss with) / (loss of guessing − loss with), with losses averaged over seeds. Holds if "
-        "lost > 0.5 in all three tasks, holds only when … if in some, does not hold if in none.",
-        "失われた割合＝(なしの損失−ありの損失)÷(当てずっぽうの損失−ありの損失)、損失はシードの平均。3つの課題すべて"
-        "で0.5を超えれば「成り立つ」、一部だけなら「条件つきで成り立つ」、どれも超えなければ「成り立たない」。",
-    ),
-)
 NAMES = {"with": "FFNあり\nwith", "without": "なし\nwithout", "as large": "なし・同じ大きさ\nas large"}
 TASKS = {
     "alone": Words("within one position", "1つの位置の中の計算"),
@@ -187,10 +158,6 @@ def run(budget: Budget) -> Outcome:
                 f"課題が「{'」「'.join(TASKS[task].ja for task in lost_in)}」のとき。ほかの課題では、位置どうしを比べ"
                 "るsoftmaxの中の積がかなりの仕事をします",
             ),
-        ),
-        reading=Words(
-            "Lower is better; the dashed line is guessing. Bars are means, vertical lines the range over the seeds.",
-            "低いほどよく、破線は当てずっぽうの損失です。棒はシードの平均、縦線は最小から最大までです。",
         ),
     )
 

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 from chumoku.nn.feedforward import FeedForward
 
 WIDTH, HIDDEN, NOTE_VALUES = 768, 3072, 4.7
-
-CLAIM = Claim(
-    id="ffn-params",
-    notes=("002",),
-    title=Words("The size of one feed-forward layer", "FFN 一層のパラメータ数"),
-    stated=Words(
-        "A feed-forward layer of 768 → 3072 → 768 has about 4.7 million parameters.",
-        "768 → 3072 → 768 の FFN のパラメータ数は一層あたり約 4.7M です。",
-    ),
-    tried=Words("Build one such layer and count its parameters.", "実際に一層を作り、数を数えます。"),
-    refutes=Words("A count that does not round to 4.7 million.", "数が 4.7M に丸まらないこと。"),
-    rule=Words(
-        "Holds if the count rounds to 4.7 million both with and without biases.",
-        "重みだけでも、バイアスを含めても 4.7M に丸まれば「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:

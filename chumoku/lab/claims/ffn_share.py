@@ -6,33 +6,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, LIGHT, OCHRE, RED, make_panels
 from chumoku.models.count import count
 from chumoku.models.presets import preset
 
 NOTE_VALUES = {"parameters": 117e6, "feedforward": 80e6, "attention": 37e6}
 MODELS = ("gpt2", "transformer-base")
-
-CLAIM = Claim(
-    id="ffn-share",
-    notes=("000", "002"),
-    title=Words("How much of a model is FFN", "FFN がモデルに占める割合"),
-    stated=Words(
-        "The FFN is about 2/3 of the whole Transformer; GPT-2 small's 117 M are FFN 80 M and attention 37 M.",
-        "FFN は Transformer 全体の約 2/3 を占めます。GPT-2 Small の 117M は FFN 約 80M とアテンション約 37M です。",
-    ),
-    tried=Words(
-        "Count all parameters of GPT-2 small and of the Transformer of 2017 from their configs, part by part.",
-        "GPT-2 Small と 2017 年の Transformer のパラメータを、設定から部品ごとに数えます。",
-    ),
-    refutes=Words("A share of the total outside 0.60 … 0.73.", "全体に占める割合が 0.60〜0.73 から外れること。"),
-    rule=Words(
-        "Holds if FFN / total is 0.60 … 0.73 for GPT-2 small; holds only when … if FFN / (FFN + attention) is.",
-        "GPT-2 Small で FFN / 全体 が 0.60〜0.73 なら「成り立つ」。FFN /(FFN + アテンション)だけが入れば「条件つきで成"
-        "り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -74,10 +54,6 @@ def run(budget: Budget) -> Outcome:
                 f"FFN: {counts['gpt2'].parts['feedforward'].arithmetic}",
                 f"FFN: {counts['gpt2'].parts['feedforward'].arithmetic}",
             ),
-        ),
-        reading=Words(
-            "The embeddings, which the note leaves out, are almost a third of GPT-2 small.",
-            "ノートが数えていない埋め込みが、GPT-2 Small の約三割を占めます。",
         ),
     )
 

@@ -11,12 +11,13 @@ held    each gate is fixed at its mean over all words, so it no longer depends o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, INK, OCHRE, RED, make_panels
 from chumoku.lab.toy_models import (
     Lines,
@@ -32,38 +33,6 @@ from chumoku.lab.training import fit, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import FeedForward
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="gated",
-    notes=("002",),
-    title=Words("Gates control the flow", "ゲートが情報の流れを制御する"),
-    stated=Words(
-        "In a gated feed-forward, (GELU(xW₁) ⊙ xW_g) W₂, the gate controls what flows through.",
-        "ゲート付きFFN (GELU(xW₁) ⊙ xW_g) W₂ では、ゲート機構が情報の流れを制御します。",
-    ),
-    tried=Words(
-        "Train language models with plain (GELU) and gated (GEGLU, SwiGLU) feed-forward layers of equal size. Then fix "
-        "each gate xW_g of the GEGLU model at its mean over all words and measure the loss again. For comparison, do "
-        "the same with the other factor, GELU(xW₁), which is usually called the gate, and with an output of zero.",
-        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲート xW_g をすべて"
-        "全単語での平均値に固定して損失を測り直します。参考に、一般にゲートと呼ばれるもう一方の因子 GELU(xW₁) を固定し"
-        "た場合と、何も流さない場合も測ります。",
-    ),
-    refutes=Words(
-        "Fixing the gates xW_g increases the loss by less than 0.1 nats.",
-        "ゲート xW_g を固定しても損失の増加が0.1ナット未満であること。",
-    ),
-    rule=Words(
-        "Holds if in every seed fixing the gates xW_g at their means increases the loss by at least 0.1 nats per word; "
-        "does not hold if in none; otherwise it holds only in some seeds. The other factor and the comparison at equal "
-        "size are for information only.",
-        "すべてのシードで、ゲート xW_g を平均に固定すると損失が1語あたり0.1ナット以上増えれば「成り立つ」、どのシードで"
-        "も増えなければ「成り立たない」、一部のシードだけなら「条件つきで成り立つ」。もう一方の因子と、同じ大きさでの種"
-        "類の比較は参考として示します。",
-    ),
-)
 WIDTHS = {"gelu": 192, "geglu": 128, "swiglu": 128}
 MIN_INCREASE = 0.1
 
@@ -164,11 +133,6 @@ def run(budget: Budget) -> Outcome:
             f"{format_seeds(loss['swiglu'])} です。",
         ),
         when=when_partly(judge(numbers), Words("only in some of the seeds", "一部のシードのとき")),
-        reading=Words(
-            "Left: the loss of each kind at equal size. Right: the loss when the gates, or the other factor, are fixed "
-            "at their means.",
-            "左：同じ大きさでの種類ごとの損失です。右：ゲート、またはもう一方の因子を平均に固定したときの損失です。",
-        ),
     )
 
 

@@ -7,29 +7,11 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import RED, make_panels, plot_heatmap
 
 A, B = [[1, 3], [2, 4]], [[10, 30], [20, 40]]
 NOTE_VALUES = [1 * 10 + 2 * 20, 3 * 30 + 4 * 40]
-
-CLAIM = Claim(
-    id="gram",
-    notes=("000",),
-    title=Words("All inner products at once", "内積をまとめて計算する"),
-    stated=Words(
-        "For A and B with columns (1,2), (3,4) and (10,20), (30,40), AᵀB = [1·10+2·20, 3·30+4·40].",
-        "列が (1,2), (3,4) の A と (10,20), (30,40) の B について、AᵀB = [1·10+2·20, 3·30+4·40] です。",
-    ),
-    tried=Words(
-        "Compute AᵀB and compare it with the note's two numbers.", "AᵀB を実際に計算し、ノートの二つの数と比べます。"
-    ),
-    refutes=Words("A product with another shape or other numbers.", "積の形や数が異なること。"),
-    rule=Words(
-        "Holds if AᵀB is as in the note; holds only when … if the note's numbers are its diagonal.",
-        "AᵀB がノートのとおりなら「成り立つ」。対角成分だけが一致すれば「条件つきで成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -49,10 +31,6 @@ def run(budget: Budget) -> Outcome:
             str(NOTE_VALUES),
             str(product),
             Words("(1·10+2·20, 1·30+2·40; 3·10+4·20, 3·30+4·40)", "(1·10+2·20, 1·30+2·40; 3·10+4·20, 3·30+4·40)"),
-        ),
-        reading=Words(
-            "The frames mark the two numbers in the note; it omits the others.",
-            "枠の中がノートの示した二つの数で、残りは省かれています。",
         ),
     )
 

@@ -10,33 +10,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 from chumoku.nn.attention import attend
 
 WIDTH, LENGTH, HEADS = 768, 256, (1, 12)
-
-CLAIM = Claim(
-    id="head-cost",
-    notes=("002",),
-    title=Words("The cost of heads", "ヘッドの計算量"),
-    stated=Words(
-        "One head of width 768 costs n²·768², twelve of width 64 cost n²·768·64: twelve heads are twelve times "
-        "cheaper.",
-        "768 次元の単一ヘッドは O(n²·768²)、64 次元の 12 ヘッドは O(n²·768·64) で、12 ヘッドのほうが効率的です。",
-    ),
-    tried=Words(
-        "Count all multiplications and additions of this project's attention at n = 256, with 1 and 12 heads, and time "
-        "both alternately.",
-        "n = 256 で本プロジェクトのアテンションの積和をすべて数え、1 ヘッドと 12 ヘッドを交互に走らせて時間も測りま"
-        "す。",
-    ),
-    refutes=Words("A ratio of the counts other than 12.", "計算量の比が 12 にならないこと。"),
-    rule=Words(
-        "Holds if the count of one head is 12 times that of twelve heads, within 5 %; times are shown but not judged.",
-        "1 ヘッドの計算量が 12 ヘッドの 12 倍(±5 %)なら「成り立つ」。時間は示すだけで判定には使いません。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -78,10 +56,6 @@ def run(budget: Budget) -> Outcome:
                 "An inner product of width d costs d, not d²: 1·n²·768 = 12·n²·64.",
                 "d 次元の内積は d² ではなく d 回の積和です。1·n²·768 = 12·n²·64。",
             ),
-        ),
-        reading=Words(
-            "Left: counted operations and the note's values. Right: measured time.",
-            "左は数えた計算量とノートの値、右は測った時間です。",
         ),
     )
 

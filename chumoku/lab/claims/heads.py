@@ -8,49 +8,19 @@ A head has one set of attention weights for everything it reads. With one head, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, LIGHT, make_panels, plot_curves, plot_heatmap
 from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm, record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="heads",
-    notes=("002", "003", "004"),
-    title=Words("Heads specialize", "ヘッドは役割を分担する"),
-    stated=Words(
-        "Several heads attend from different points of view: each learns its own relation.",
-        "複数のヘッドが異なる観点から注目し、それぞれが別の関係を学習します。",
-    ),
-    tried=Words(
-        "One block of width 64 with 1, 2, 4 or 8 heads learns to answer four questions at every position: the previous "
-        "token, the first, the last, and the one marked with a star. Measure the accuracy, and how much attention each "
-        "head gives to the position of each answer.",
-        "幅64のブロック1つを、ヘッド数1・2・4・8で訓練します。各位置で「1つ前」「先頭」「末尾」「印のついた」トークン"
-        "の4つを同時に答えさせ、正解率と、各ヘッドがそれぞれの答えの位置に向けた注目の割合を測ります。",
-    ),
-    refutes=Words(
-        "With eight heads, two questions share a head, or no head gives half of its attention to a question, or one "
-        "head is as good as eight.",
-        "8ヘッドあっても1つのヘッドが2つの問いを兼ねる、注目の半分以上を向けるヘッドがない、または1ヘッドでも同じ成績に"
-        "なること。",
-    ),
-    rule=Words(
-        "Holds if in every seed, with eight heads, each question has its own head that gives it at least half of its "
-        "attention, and eight heads have a higher accuracy than one. Does not hold if this is true in no seed.",
-        "すべてのシードで、8ヘッドのとき各問いに専用のヘッドがあり注目の半分以上を向け、かつ1ヘッドより正解が多ければ"
-        "「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
-    ),
-)
 HEADS = (1, 2, 4, 8)
 QUESTIONS = ("1つ前 previous", "先頭 first", "末尾 last", "印 starred")
 WIDTH, TOKENS, LENGTH, ROWS = 64, 8, 8, 32
@@ -149,12 +119,6 @@ def run(budget: Budget) -> Outcome:
                 "training is long enough; in some seeds two questions still share a head",
                 "学習が十分に進んだとき（シードによっては2つの問いが1つのヘッドを共有したままです）",
             ),
-        ),
-        reading=Words(
-            "Left: accuracy by number of heads, at the same width. Right: eight heads (seed 0); a dark cell is a head "
-            "that attends to the position of that answer.",
-            "左：同じ幅での、ヘッド数ごとの正解率です。右：8ヘッド（シード0）。濃いマスは、その問いの答えの位置を見てい"
-            "るヘッドです。",
         ),
     )
 

@@ -8,47 +8,18 @@ The combination (食べる, みかん, こたつ) is not in the translator's tra
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.lab.sentence_data import BEGIN, join_words
 from chumoku.lab.toy_models import when_partly
 from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="kotatsu",
-    notes=("000",),
-    title=Words("こたつでみかんを食べる, word by word", "こたつでみかんを食べる、を1語ずつ訳す"),
-    stated=Words(
-        "For こたつでみかんを食べる the decoder, attending to the encoder output, generates I, then eat, and so on to "
-        "“I eat a mandarin at the kotatsu”.",
-        "「こたつでみかんを食べる」に対し、デコーダはエンコーダの出力を参照しながらI、eat、…と1語ずつ出力し、「I eat a "
-        "mandarin at the kotatsu」を得ます。",
-    ),
-    tried=Words(
-        "A very small translator is trained on the built-in corpus, without this combination of words. At every step, "
-        "the top five words and the cross-attention (mean over heads, last block) are recorded.",
-        "この語の組み合わせを除いた内蔵コーパスでごく小さな翻訳モデルを訓練し、各ステップの上位5語と交差アテンション"
-        "（最終ブロック、ヘッド平均）を記録します。",
-    ),
-    refutes=Words(
-        "The most probable words, one after the other, give another sentence.",
-        "最も確率の高い語をつないでも、この文にならないこと。",
-    ),
-    rule=Words(
-        "Holds if the greedy translation is “I eat a mandarin at the kotatsu.” in every seed, holds only when … if in "
-        "some, does not hold if in none.",
-        "すべてのシードで貪欲な訳が “I eat a mandarin at the kotatsu.” なら「成り立つ」、一部のシードだけなら「条件つき"
-        "で成り立つ」、1つもなければ「成り立たない」。",
-    ),
-)
 EXPECTED = "I eat a mandarin at the kotatsu."
 PAIRS = (("mandarin", "みかん"), ("kotatsu", "こたつ"), ("eat", "食べる"))
 BEST = 5
@@ -123,11 +94,6 @@ def run(budget: Budget) -> Outcome:
                 f"training succeeds: {right} of {len(runs)} seeds after {numbers['steps']} steps",
                 f"学習がうまく進んだとき（{numbers['steps']}ステップで{len(runs)}シード中{right}）",
             ),
-        ),
-        reading=Words(
-            "Rows are the generated words with the probability of the first choice; dark cells show the "
-            "cross-attention.",
-            "行はデコーダが順に出力した語と第1候補の確率、濃いマスはそのとき見ていた場所です。",
         ),
     )
 

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.data.grammar.sentence import Sentence
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import PAD
 from chumoku.lab.toy_models import format_seeds, when_partly
@@ -30,39 +31,6 @@ from chumoku.lab.training import mean
 from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="layers",
-    notes=("000",),
-    title=Words("Surface, grammar, meaning by layer", "層ごとの情報：表層・文法・意味"),
-    stated=Words(
-        "Lower layers hold surface information, middle ones grammar, upper ones meaning.",
-        "初段では表層的な情報、中段では文法的な情報、後段では意味的な情報が保持されると考えられています。",
-    ),
-    tried=Words(
-        "Linear probes predict three things from every layer of the trained translator's encoder (3 blocks): the unit "
-        "at this position, the role of a noun (for nouns with several roles), and the verb or adjective of the "
-        "sentence.",
-        "訓練した翻訳モデルのエンコーダ（3ブロック）の各層から、線形プローブで「どの語か」「名詞の役割（後ろの助詞。複"
-        "数の役割をとる名詞だけ）」「文の述語」の3つを読み取ります。",
-    ),
-    refutes=Words(
-        "Higher blocks predict the surface better, and meaning does not come later than grammar.",
-        "ブロックを上るほど表層がよく読み取れ、意味が文法より後に得られないこと。",
-    ),
-    rule=Words(
-        "depth = mean block at which accuracy is gained over the embedding. Two conditions, each in every seed: the "
-        "surface is predicted less well after the last block than after the first (the embedding is not counted, "
-        "because it encodes the unit by construction); and depth(grammar) < depth(meaning). Holds if both are true, "
-        "holds only in part if one is, does not hold if neither is.",
-        "深さ＝埋め込み表より正解が増えたブロックの加重平均（増えなければ0）。それぞれすべてのシードで、（1）最終ブロッ"
-        "クの後では最初のブロックの後より表層が読み取りにくいこと（埋め込み表から語が分かるのは作り方から当然なので、表"
-        "は数えません）、（2）深さが 文法＜意味 であること。両方なら「成り立つ」、片方なら「条件つきで成り立つ」、どち"
-        "らもでなければ「成り立たない」。",
-    ),
-)
 KINDS = {"surface": "表層 surface", "grammar": "文法 grammar", "meaning": "意味 meaning"}
 PARTICLES = ("は", "を", "で", "に", "が")
 DEPTH, SENTENCES = 3, 1600
@@ -178,12 +146,6 @@ def run(budget: Budget) -> Outcome:
                 "only grammar and meaning are considered: they come in this order, but the surface does not fade",
                 "文法と意味だけを問うとき（この順に得られますが、表層は薄れません）",
             ),
-        ),
-        reading=Words(
-            "Accuracy of a linear probe after each layer; bands show the range over the seeds. The embedding encodes "
-            "the unit by construction.",
-            "各層から線形プローブで読み取れる割合です。帯はシードの最小から最大までを示します。埋め込み表から語が分かる"
-            "のは、作り方から当然のことです。",
         ),
     )
 

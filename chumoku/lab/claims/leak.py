@@ -9,12 +9,13 @@ honest loss   on the same lines with the mask, as in generation
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import BEGIN, END, join_words, load_sentences
 from chumoku.lab.toy_models import (
@@ -27,35 +28,6 @@ from chumoku.lab.toy_models import (
 )
 from chumoku.lab.training import downsample, fit
 from chumoku.models.model import DecoderModel
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="leak",
-    notes=("004",),
-    title=Words("Without the mask, training cheats", "マスクがないとカンニングになる"),
-    stated=Words(
-        "Without the mask, a position sees the words it has to predict, and what is learned is useless for generation.",
-        "マスクしないと予測すべき単語が見えてしまい、学習したことが生成のときに役立ちません。",
-    ),
-    tried=Words(
-        "Train two identical language models, one with the causal mask and one without. Evaluate both as they were "
-        "trained and with the mask, and let both generate text.",
-        "同じ言語モデルを、因果マスクありと、マスクなし（外から切る）で訓練し、訓練時のままの損失、マスクをかけた損失、"
-        "生成した文を比べます。",
-    ),
-    refutes=Words(
-        "The loss without the mask is not much lower, or that model predicts equally well when the future is hidden.",
-        "マスクなしの損失があまり下がらない、または未来を隠しても同じように予測できること。",
-    ),
-    rule=Words(
-        "Holds if in every seed the loss without the mask is below half of the loss with it, and with the future "
-        "hidden it is above the loss of the model trained with the mask. Does not hold if this is true in no seed.",
-        "すべてのシードで、マスクなしの損失がマスクありの半分未満で、かつ未来を隠すとマスクありのモデルより悪くなれば"
-        "「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
-    ),
-)
 
 
 def run_trial(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
@@ -115,12 +87,6 @@ def run(budget: Budget) -> Outcome:
             Words(
                 "training is long enough for the model to find the leak", "答えの見つけ方を覚えるまで十分に学習したとき"
             ),
-        ),
-        reading=Words(
-            "Left: the training loss with and without the mask. Right: the loss on unseen lines, as trained and with "
-            "the future hidden.",
-            "左：マスクあり・なしの学習損失です。右：見ていない文での損失で、学習時のままの場合と未来を隠した場合で"
-            "す。",
         ),
     )
 

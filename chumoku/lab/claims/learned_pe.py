@@ -7,38 +7,13 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.models.count import count
 from chumoku.models.presets import preset
 from chumoku.nn.positions import LearnedPositions
 
 NOTE_VALUES = 786_432
-
-CLAIM = Claim(
-    id="learned-pe",
-    notes=("002", "004"),
-    title=Words("The learned position layer", "学習可能な位置埋め込み"),
-    stated=Words(
-        "GPT-2 has 1024 × 768 = 786,432 position parameters; the position layer is actually a vector [0, 1, 2, …].",
-        "GPT-2 の位置パラメータは 1024 × 768 = 786,432 個です。位置埋め込み層の実態は [0,1,2,3..] のようなベクトルで"
-        "す。",
-    ),
-    tried=Words(
-        "Build a table of GPT-2's shape and count its parameters. Compare its output for the positions 0, 1, 2, … with "
-        "these numbers, and check that it has a gradient.",
-        "GPT-2 と同じ形の表を作って数えます。位置 0, 1, 2, … に対する出力をその数と比べ、勾配が流れるかも確かめます。",
-    ),
-    refutes=Words(
-        "Another count, or an output that is not the number of the position.",
-        "数が異なる、または出力が位置の番号そのものでないこと。",
-    ),
-    rule=Words(
-        "Holds if the count is correct and the layer outputs the numbers themselves; holds only when … if only the "
-        "count is correct.",
-        "数が正しく、出力も番号そのものなら「成り立つ」。数だけが正しければ「条件つきで成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -76,10 +51,6 @@ def run(budget: Budget) -> Outcome:
             "その層は [0, 1, 2, 3, …] (the layer is these numbers)",
             "0, 1, 2, 3, … で引く学習された表 [1024, 768] (a learned table, looked up by them)",
             Words("x = E[token] + P[position]", "x = E[トークン] + P[位置]"),
-        ),
-        reading=Words(
-            "Row i of the table is added at position i; its numbers are learned.",
-            "表の i 行目が、位置 i で足される学習対象の数です。",
         ),
     )
 

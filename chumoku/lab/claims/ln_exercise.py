@@ -6,28 +6,10 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_list, matches_rounded
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_list, matches_rounded
 from chumoku.nn.norms import layer_norm
 
 NOTE_VALUES = (-1.34, -0.45, 0.45, 1.34)
-
-CLAIM = Claim(
-    id="ln-exercise",
-    notes=("002",),
-    title=Words("Exercise: layer normalization", "練習問題:Layer Normalization"),
-    stated=Words(
-        "LN[1,2,3,4] = [−1.34, −0.45, 0.45, 1.34] with γ = 1, β = 0, ε = 0.",
-        "γ = 1、β = 0、ε = 0 のとき LN[1,2,3,4] = [−1.34, −0.45, 0.45, 1.34] です。",
-    ),
-    tried=Words(
-        "Apply this project's layer norm to [1,2,3,4].", "本プロジェクトの LayerNorm に [1,2,3,4] を与えます。"
-    ),
-    refutes=Words("A value that rounds to another number.", "丸めた値が異なること。"),
-    rule=Words(
-        "Holds if all four round to the note's values, with mean 0 and variance 1.",
-        "四つとも小数二桁で一致し、平均 0・分散 1 なら「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:

@@ -7,30 +7,10 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_list, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words, format_list, format_number
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels
 from chumoku.nn.norms import layer_norm
 
-CLAIM = Claim(
-    id="ln-formula",
-    notes=("001",),
-    title=Words("σ or σ²", "σ で割るか σ² で割るか"),
-    stated=Words(
-        "Layer normalization makes the variance 1 by x̃ = (x − μ)/σ².",
-        "レイヤー正規化は x̃ = (x − μ)/σ² で分散を 1 にします。",
-    ),
-    tried=Words(
-        "Divide [1,2,3,4] by σ² and by σ; then vectors with a standard deviation of 0.001 to 1000. Also compare "
-        "√(σ²+ε) with σ+ε.",
-        "[1,2,3,4] を σ² と σ で割って比べ、標準偏差 0.001〜1000 のベクトルでも試します。ε の置き方 √(σ²+ε) と σ+ε も比"
-        "べます。",
-    ),
-    refutes=Words("A variance other than 1.", "分散が 1 にならないこと。"),
-    rule=Words(
-        "Holds if dividing by σ² gives variance 1 (to 10⁻⁹) for [1,2,3,4] and every standard deviation.",
-        "[1,2,3,4] とすべての標準偏差で、σ² で割った分散が 1(誤差 10⁻⁹)なら「成り立つ」。",
-    ),
-)
 SPREADS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 EPSILON = 1e-5
 
@@ -79,10 +59,6 @@ def run(budget: Budget) -> Outcome:
                 "[1,2,3,4] は σ² = 1.25 で、Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = "
                 f"{format_number(numbers['variance_by_variance'])}",
             ),
-        ),
-        reading=Words(
-            "Only division by σ keeps the variance at 1; ε has an effect where σ is small.",
-            "分散が 1 に保たれるのは σ で割ったときだけで、ε の影響は σ が小さいところに現れます。",
         ),
     )
 

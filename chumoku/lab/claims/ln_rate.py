@@ -6,55 +6,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import GRAY, GRID, INK, LIGHT, RED, make_panels
 from chumoku.lab.toy_models import format_seeds, substitution_loss
 from chumoku.lab.training import build_toy, fit, mean, remove_norms
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="ln-rate",
-    notes=("002",),
-    title=Words("LayerNorm and the learning rate", "Layer Normalization と学習率"),
-    stated=Words(
-        "Without LayerNorm a rate of 0.001 converges and 0.01 diverges; with it 0.001, 0.01 and even 0.1 converge.",
-        "Layer Norm がないと学習率 0.001 は収束し 0.01 は発散しますが、あれば 0.001、0.01、0.1 のいずれでも収束しま"
-        "す。",
-    ),
-    tried=Words(
-        "Decoders of 3, 5 and 7 layers learn a simple substitution of words with 300 steps of plain gradient descent "
-        "(fewer in a quick run), with LayerNorm and with all norms removed; with 5 layers also with 60 steps of Adam. "
-        "The note names neither network nor task. The depths were chosen after looking at 2 to 8 and 12 layers in a "
-        "harder task, so that the border between learning and divergence is visible, and this task so that the lowest "
-        "rate can learn.",
-        "3 層、5 層、7 層のデコーダに、単語の単純な置き換えを勾配降下法で 300 ステップ (簡易実行では減ります) 学習させ"
-        "ます。Layer Norm がある場合と、すべて取り除いた場合を比べ、5 層では Adam でも 60 ステップ試します。ノートには"
-        "ネットワークも課題も記載がないため、深さは、より難しい課題で 2〜8 層と 12 層を見て境目が動く様子がわかるよう"
-        "に、課題は最も小さい学習率でも学習できるように選びました。",
-    ),
-    refutes=Words(
-        "A cell of the note's table that is different at every depth.",
-        "どの深さでも、ノートの表と異なる結果になる欄があれば、反証されます。",
-    ),
-    rule=Words(
-        "A run diverges if its loss is no longer finite or ends above its start; it learns if its loss ends below 90 % "
-        "of chance (ln 8); otherwise it stays. A cell diverges if one seed does, learns if all do, and stays "
-        "otherwise. The note's “converges” means that the cell learns. Holds if all five cells of the note are as "
-        "stated at every depth (gradient descent); holds only at some depths if at least at one; does not hold "
-        "otherwise.",
-        "損失が有限でなくなるか始めより高く終われば「発散」、偶然 (ln 8) の 90 % 未満で終われば「学習」、それ以外は「停"
-        "滞」とします。一つのシードでも発散すればその欄は発散、すべてのシードが学習すれば学習、それ以外は停滞です。ノー"
-        "トの「収束」は学習のことと読みます。ノートの五つの欄がすべての深さで (勾配降下法で) 一致すれば「成り立つ」、一"
-        "部の深さだけなら「条件つきで成り立つ」、それ以外は「成り立たない」。",
-    ),
-)
 RATES = (0.001, 0.01, 0.1)
 STEPS = {"sgd": 300, "adam": 60}
 DEPTHS = (3, 5, 7)
@@ -101,10 +63,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Final loss: mean and range over the seeds (chance 2.08). Blue: learns; gray: stays; red: diverges.",
-            "最後の損失の平均と、シードの最小から最大までです (偶然は 2.08)。青は学習、灰色は停滞、赤は発散です。",
-        ),
     )
 
 

@@ -8,27 +8,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 
-CLAIM = Claim(
-    id="log-underflow",
-    notes=("000",),
-    title=Words("Why the logarithm", "なぜ対数をとるのか"),
-    stated=Words(
-        "A product of probabilities becomes too large for a computer, so its logarithm is used.",
-        "確率の積は値が大きくなりすぎて計算に都合が悪いので、対数をとります。",
-    ),
-    tried=Words(
-        "The product of 200 probabilities of 0.1, in float32 and float64, and the sum of their logarithms.",
-        "確率 0.1 を 200 個掛けた積を float32 と float64 で求め、対数の和と並べます。",
-    ),
-    refutes=Words("A product that never exceeds 1 and becomes 0.", "積が 1 を超えることなく、0 になってしまうこと。"),
-    rule=Words(
-        "Holds if a product exceeds 1; does not hold if all stay below 1 and reach 0 while the logarithm stays finite.",
-        "積が 1 を超えれば「成り立つ」。1 以下のまま 0 になり、対数の和が有限なら「成り立たない」。",
-    ),
-)
 P, WORDS = 0.1, 200
 
 
@@ -61,10 +43,6 @@ def run(budget: Budget) -> Outcome:
                 "0.1⁴⁶ = 10⁻⁴⁶, and the smallest float32 is 1.4 × 10⁻⁴⁵",
                 "0.1⁴⁶ = 10⁻⁴⁶ で、float32 の最小の数は 1.4 × 10⁻⁴⁵ です",
             ),
-        ),
-        reading=Words(
-            "The product (red) leaves the range of float32; the sum of logarithms (blue) does not.",
-            "積(赤)は float32 の範囲から落ちてしまいますが、対数の和(青)はそのまま続きます。",
         ),
     )
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku import lora
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import load_sentences
 from chumoku.lab.toy_models import (
@@ -31,36 +32,6 @@ from chumoku.lab.training import fit, mean
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="lora",
-    notes=("004",),
-    title=Words("LoRA trains few parameters and keeps performance", "LoRAは少ないパラメータで性能を保つ"),
-    stated=Words(
-        "LoRA freezes the weights and trains only small matrices: far fewer trained parameters with the same "
-        "performance.",
-        "LoRAは元の重みに触らず小さな行列だけを学習し、更新するパラメータを大幅に減らしながら高い性能を維持します。",
-    ),
-    tried=Words(
-        "A language model trained on statements (and few questions) is fine-tuned on questions: with all parameters, "
-        "and with adapters of rank 1, 2, 4, 8, 16 on every matrix of its blocks. Test: questions with unseen "
-        "combinations.",
-        "平叙文（とわずかな疑問文）で訓練した言語モデルを、疑問文でファインチューニングします。全パラメータの場合と、ブ"
-        "ロックの全行列に添えたランク1・2・4・8・16のアダプタの場合を、見ていない組み合わせの疑問文で比べます。",
-    ),
-    refutes=Words(
-        "No rank with at most a quarter of the parameters keeps nine tenths of the gain of full fine-tuning.",
-        "パラメータ数が4分の1以下のどのランクでも、全体を学習したときの改善の9割に届かないこと。",
-    ),
-    rule=Words(
-        "kept = gain of the adapter / gain of full fine-tuning, mean over seeds. Holds if every rank keeps at least "
-        "0.9, holds only when … if some ranks with at most a quarter of the parameters do, does not hold if none does.",
-        "維持率＝アダプタによる改善÷全体を学習したときの改善（シードの平均）。すべてのランクで0.9以上なら「成り立つ」、"
-        "パラメータが4分の1以下の一部のランクだけなら「条件つきで成り立つ」、1つもなければ「成り立たない」。",
-    ),
-)
 RANKS = (1, 2, 4, 8, 16)
 TARGETS = ["**.attention.{query,key,value,output}", "**.feedforward.{up,down}"]
 
@@ -150,10 +121,6 @@ def run(budget: Budget) -> Outcome:
             Words(
                 f"the rank is at least {least} (of the ranks tried)", f"ランクが{least}以上のとき（ここで試した範囲で）"
             ),
-        ),
-        reading=Words(
-            "Share of the gain of full fine-tuning by rank; the dashed line is nine tenths.",
-            "全体を学習したときの改善に対する割合をランクごとに示します。破線は9割です。",
         ),
     )
 

@@ -12,31 +12,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 
 SENTENCES = (("サンディー", "が", "元気", "に", "走る"), ("ポチ", "が", "静か", "に", "眠る"))
-
-CLAIM = Claim(
-    id="loss-window",
-    notes=("000",),
-    title=Words("Which model has this loss?", "誰の損失関数か"),
-    stated=Words(
-        "An LLM is trained on L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i): each word predicts its neighbors on both sides.",
-        "LLM の損失関数は L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i) で、各語から前後の語を予測します。",
-    ),
-    tried=Words(
-        "In a corpus of only two sentences, サンディーが元気に走る and ポチが静かに眠る, the best possible "
-        "probabilities follow from counting. Compute both losses of the first sentence term by term.",
-        "「サンディーが元気に走る」と「ポチが静かに眠る」の二文だけの世界では、最良の確率を数えるだけで求められます。一"
-        "文目の二つの損失を項ごとに書き出します。",
-    ),
-    refutes=Words(
-        "The two losses differ with the same best probabilities.",
-        "同じ最良の確率から、二つの損失が異なる値になること。",
-    ),
-    rule=Words("Holds if both are equal to 10⁻⁹.", "二つの損失が 10⁻⁹ の精度で等しければ「成り立つ」。"),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -69,11 +48,6 @@ def run(budget: Budget) -> Outcome:
                 "The first is word2vec's skip-gram loss; a language model conditions on all earlier words.",
                 "前者は word2vec の skip-gram の損失です。言語モデルはそれまでの語すべてを条件にします。",
             ),
-        ),
-        reading=Words(
-            "Loss of each word, forward: the language model has a loss only at the first word, a single neighbor at "
-            "every ambiguous word.",
-            "前向きの各語の損失。言語モデルは最初の一度だけ、直前の一語だけでは分かれ道のたびに損失が出ます。",
         ),
     )
 

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
@@ -18,29 +18,6 @@ from chumoku.nn.masks import causal
 from chumoku.nn.plain import plain
 
 LENGTH, UNCHANGED, TRIES = 11, 6, 20
-
-CLAIM = Claim(
-    id="mask-future",
-    notes=("003",),
-    title=Words("Does the future leak through the softmax?", "マスクしても未来の影響は残るか"),
-    stated=Words(
-        "With the mask, the output is a sum over earlier positions only, but the softmax term is of course influenced "
-        "by the future.",
-        "マスクすれば出力は過去の線形結合になりますが、softmax の項にはもちろん未来からの影響があります。",
-    ),
-    tried=Words(
-        f"Replace all tokens after position {UNCHANGED - 1}, {TRIES} times, and compare the earlier rows bit by bit: "
-        "attention weights, outputs, and the logits of a whole decoder. For comparison, the same without the mask, and "
-        "with the softmax over columns.",
-        f"位置 {UNCHANGED - 1} より後のトークンを {TRIES} 回入れ替え、それ以前の行をビット単位で比べます(注目重み、出"
-        "力、デコーダ全体のロジット)。マスクなしの場合と、列方向の softmax の場合も並べます。",
-    ),
-    refutes=Words("Earlier rows do not change by one bit.", "過去の行が一ビットも動かないこと。"),
-    rule=Words(
-        "Holds if any earlier weight, output or logit of the masked attention changes at all.",
-        "マスクつきで、過去の重み・出力・ロジットが少しでも変われば「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -86,10 +63,6 @@ def run(budget: Budget) -> Outcome:
                 "e^{−∞} = 0 in both the numerator and the denominator of the row",
                 "e^{−∞} = 0 は分子にも、その行の分母にも効きます",
             ),
-        ),
-        reading=Words(
-            f"Tokens from position {UNCHANGED} on were replaced: with the mask, nothing before it changes.",
-            f"位置 {UNCHANGED} 以降を入れ替えました。マスクがあれば、それより前は動きません。",
         ),
     )
 

@@ -6,30 +6,9 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 
 A, B, NOTE_VALUES = [[1, 3], [2, 4]], [[10, 30], [20, 40]], [[70, 150], [100, 220]]
-
-CLAIM = Claim(
-    id="matmul",
-    notes=("000",),
-    title=Words("A product of matrices", "行列の積"),
-    stated=Words(
-        f"{A} · {B} = {NOTE_VALUES}, and N×M times M×L is N×L.",
-        f"{A} · {B} = {NOTE_VALUES}。また N×M と M×L の積は N×L です。",
-    ),
-    tried=Words(
-        "Compute the product with the library and with the formula, in integers. Check the shape of 3×5 · 5×7, and "
-        "that 5×3 · 5×7 is rejected.",
-        "整数のまま、ライブラリと定義式の両方で計算します。3×5 と 5×7 の積の形と、5×3 · 5×7 が拒否されることも確かめま"
-        "す。",
-    ),
-    refutes=Words(
-        "Another product, another shape, or a product of incompatible sizes.",
-        "積や形が異なる、または合わないサイズの積が計算できてしまうこと。",
-    ),
-    rule=Words("Holds if all of this is exactly true.", "すべて正確に一致すれば「成り立つ」。"),
-)
 
 
 def run(budget: Budget) -> Outcome:

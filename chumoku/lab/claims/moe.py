@@ -13,54 +13,19 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, GREEN, INK, OCHRE, make_panels
 from chumoku.lab.toy_models import WIDTH, FactModel, Facts, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward, MixtureOfExperts, RouterLosses, record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="moe",
-    notes=("002",),
-    title=Words("Experts add parameters, not compute", "MoEは計算量を抑えてパラメータを増やす"),
-    stated=Words(
-        "A mixture of experts adds parameters while limiting compute, and each expert learns a specific task.",
-        "MoEはパラメータ数を増やしながら計算量を抑え、各専門家が特定のタスクを学習します。",
-    ),
-    tried=Words(
-        "A block with 8 experts of 32 units, 2 per token, memorizes 4,096 random facts, compared with blocks with one "
-        "feed-forward layer of the same compute (64) and of the same size (256). Measure parameters, multiplications "
-        "per token, recalled facts, time, and which experts are used for what.",
-        "幅32の専門家8つから1トークンにつき2つを使うブロックと、計算量が同じFFN（幅64）、大きさが同じFFN（幅256）のブロ"
-        "ックに、でたらめな知識4,096件を覚えさせます。パラメータ数、乗算回数、思い出せた件数、時間、専門家の使われ方を"
-        "数えます。",
-    ),
-    refutes=Words(
-        "It needs more than 10 % more multiplications than the feed-forward layer of the same compute, does not recall "
-        "more, or all experts are used for everything.",
-        "計算量が同じはずのFFNより乗算が10％を超えて多い、思い出せる件数が増えない、または専門家が何でも同じように受け"
-        "持つこと。",
-    ),
-    rule=Words(
-        "Two parts. Compute: at least three times the parameters with at most 1.1 times the multiplications of the "
-        "feed-forward layer of the same compute, and more recalled facts in every seed. Tasks: in every seed, the "
-        "relation or the subject has at least half of the possible mutual information with the expert, and more than "
-        "before training. Holds if both are true, holds only in part if one is, does not hold if neither is.",
-        "二つに分けて判定します。計算量：計算量が同じFFNに対して、乗算が1.1倍以下でパラメータが3倍以上あり、すべての"
-        "シードで多く思い出せること。分担：すべてのシードで、関係または主語から専門家について、ありうるビット数の半分以"
-        "上が分かり、しかも学習前より多いこと。両方なら「成り立つ」、片方なら「条件つきで成り立つ」、どちらもでなければ"
-        "「成り立たない」。",
-    ),
-)
 EXPERTS, CHOSEN, HIDDEN = 8, 2, 32
 SUBJECTS, RELATIONS, OBJECTS = 128, 32, 64
 NAMES = {"same compute": "FFN 64\n同じ計算量", "mixture": "MoE 8×32, 2\n専門家", "same size": "FFN 256\n同じ大きさ"}
@@ -196,12 +161,6 @@ def run(budget: Budget) -> Outcome:
                 "only the specialization of experts is considered, not compute",
                 "専門家ごとのタスクの分担だけを問うとき（計算量については言えません）",
             ),
-        ),
-        reading=Words(
-            "Left: recalled facts by kind. Right: which relation goes to which expert (seed 0); a uniform column is an "
-            "expert used for everything.",
-            "左：種類ごとの思い出せた件数です。右：どの関係がどの専門家へ送られたか（シード0）。列が一様なら何でも屋の"
-            "専門家です。",
         ),
     )
 

@@ -8,30 +8,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, LIGHT, RED, make_panels
-
-CLAIM = Claim(
-    id="norm",
-    notes=("000",),
-    title=Words("The length of a vector", "ベクトルの大きさ"),
-    stated=Words(
-        "The length of (1, 2) is √5, and in n dimensions it is the square root of the sum of squares.",
-        "(1, 2) の大きさは √5 で、n 次元でも各要素の二乗和の平方根です。",
-    ),
-    tried=Words(
-        "Compute the length of (1, 2) with the formula and with the library; then check that the length of random "
-        "vectors of 1 to 1,024 dimensions does not change under a rotation.",
-        "(1, 2) の大きさを三平方の定理とライブラリの両方で求めます。次に 1〜1,024 次元の乱数ベクトルで、空間全体を回転"
-        "しても大きさが変わらないことを確かめます。",
-    ),
-    refutes=Words(
-        "A different length, or a length that changes under rotation.", "値が異なる、または回転で大きさが変わること。"
-    ),
-    rule=Words(
-        "Holds if every difference is below 10⁻¹² of the length.", "差がすべて大きさの 10⁻¹² 未満なら「成り立つ」。"
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -52,10 +30,6 @@ def run(budget: Budget) -> Outcome:
             f"‖(1, 2)‖ = {found:.6f} = √5. Up to 1,024 dimensions the largest relative difference is "
             f"{format_number(worst)}.",
             f"‖(1, 2)‖ = {found:.6f} = √5 です。1,024 次元までの相対誤差は最大 {format_number(worst)} でした。",
-        ),
-        reading=Words(
-            "The length of the arrow is the square root of the sum of both squares.",
-            "矢印の長さは、二つの正方形の面積の和の平方根です。",
         ),
     )
 

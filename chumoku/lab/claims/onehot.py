@@ -9,33 +9,10 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.embeddings import Embedding
 
-CLAIM = Claim(
-    id="onehot",
-    notes=("000", "001"),
-    title=Words("One-hot product and table lookup", "OneHotベクトルと表引き"),
-    stated=Words(
-        "The product of the embedding matrix and a one-hot vector is a table lookup; one-hot vectors of different "
-        "words have inner product 0.",
-        "埋め込み行列と OneHot ベクトルの積は表を引くことと同じで、異なる単語の OneHot ベクトルの内積は 0 です。",
-    ),
-    tried=Words(
-        "Compare both for every word of five vocabularies, bit by bit; compute the inner products of 32 words with "
-        "every word; and time both for 32 words.",
-        "五つの語彙サイズで全単語をビット単位で比べ、32 語とすべての単語との内積を求め、32 語にかかる時間も測ります。",
-    ),
-    refutes=Words(
-        "A word whose two vectors differ, or two different words whose inner product is not 0.",
-        "ベクトルが異なる単語や、内積が 0 にならない二語があること。",
-    ),
-    rule=Words(
-        "Holds if all vectors are bit-identical and all these products are 0.",
-        "すべてのベクトルがビット単位で同じで、内積がすべて 0 なら「成り立つ」。",
-    ),
-)
 WIDTH, WORDS = 64, 32
 
 
@@ -70,10 +47,6 @@ def run(budget: Budget) -> Outcome:
             f"どの語彙でもビット単位で一致しました。10,007 語では積は一語あたり {numbers['multiplications']:,} 回の掛け"
             f"算が必要で、{WORDS} 語に {last['product_us']:,.0f} µs かかります。表引きは {WIDTH} 個の写しで済み、"
             f"{last['lookup_us']:,.0f} µs です。",
-        ),
-        reading=Words(
-            "Time of product and lookup by vocabulary size; both axes are logarithmic.",
-            "積と表引きの時間を語彙の大きさごとに示します (両軸とも対数)。",
         ),
     )
 

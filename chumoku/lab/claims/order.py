@@ -5,50 +5,19 @@ f(P x) = P f(x) for every permutation P, if f has neither a position encoding no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="order",
-    notes=("001", "002"),
-    title=Words("Attention alone cannot see word order", "アテンションだけでは語順がわからない"),
-    stated=Words(
-        "Without positions, attention cannot distinguish word orders: 犬が猫を追いかけた and 猫を犬が追いかけた are "
-        "the same set of words.",
-        "位置の情報がなければ、アテンションは「犬が猫を追いかけた」と「猫を犬が追いかけた」を区別できません。",
-    ),
-    tried=Words(
-        "Permute the words of sentences and measure how much the sentence vector changes, with each kind of position "
-        "and without, before training. Then train models to predict which of two words came first. Do the same with a "
-        "causal mask.",
-        "文の単語を並べ替えたとき、文全体のベクトルがどれだけ動くかを、位置の各方式と位置なしで学習前に測ります。次に、"
-        "二つの単語のどちらが先に来たかを学習させます。因果マスクのある場合も同じように調べます。",
-    ),
-    refutes=Words(
-        "The answer of a model without positions depends on the order.",
-        "位置の情報がないのに、答えが語順によって変わるモデルがあれば、反証されます。",
-    ),
-    rule=Words(
-        "A model sees the order if its mean accuracy is above 75 %, half-way from chance to perfect. Does not hold if "
-        "attention without mask and positions sees it, or if some kind of position does not. Holds if attention with "
-        "mask but without positions does not see it either; otherwise it holds only without a mask.",
-        "平均正解率が 75 % (偶然と満点の中間) を超えれば語順が見えているとします。マスクも位置もないアテンションに見え"
-        "るか、位置があるのに見えない方式があれば「成り立たない」。マスクがあり位置がない場合にも見えなければ「成り立"
-        "つ」、見えればマスクがないときのみ「条件つきで成り立つ」。",
-    ),
-)
 JA = {"sinusoidal": "正弦波", "learned": "学習", "relative": "相対", "rotary": "回転"}
 POSITIONED = ("sinusoidal", "learned", "relative", "rotary")
 WORDS, LENGTH, PAIR = 11, 5, (1, 2)  # PAIR: the two words whose order is predicted; word 0 is the query at the end
@@ -87,11 +56,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Left: accuracy of predicting which word came first (dotted: chance). Right: change of the sentence vector "
-            "when the words are permuted.",
-            "左は、どちらの語が先かの正解率 (点線は偶然)、右は、語を並べ替えたときの文のベクトルの動きです。",
-        ),
     )
 
 

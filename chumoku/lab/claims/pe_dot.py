@@ -5,46 +5,16 @@ PEᵢ · PEⱼ = Σ_k cos((i − j) / 10000^{2k/D})
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_heatmap
 from chumoku.nn.positions import frequencies, sinusoidal
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="pe-dot",
-    notes=("000", "001"),
-    title=Words("Near positions are similar", "近い位置ほど内積が大きい"),
-    stated=Words(
-        "PEᵢ·PEⱼ = Σ cos((i−j)/10000^{2k/D}): it depends only on the distance, and is large for near and small for far "
-        "positions.",
-        "内積 PEᵢ·PEⱼ は Σ cos((i−j)/10000^{2k/D}) となり相対位置だけで決まり、近い位置ほど大きく遠い位置ほど小さくなり"
-        "ます。",
-    ),
-    tried=Words(
-        "All products of 32 positions at D = 32 (note 000) and of 100 positions at D = 128 (note 001) are compared "
-        "with the sum of cosines. Count how often the product increases with the distance.",
-        "D = 32 の 32 個の位置 (ノート 000) と D = 128 の 100 個の位置 (ノート 001) のすべての内積を cos の和と比べ、距"
-        "離とともに内積が再び大きくなる回数を数えます。",
-    ),
-    refutes=Words(
-        "A product that differs from the sum, or no decrease with the distance.",
-        "cos の和と異なる内積があるか、距離とともに減る傾向がなければ、反証されます。",
-    ),
-    rule=Words(
-        "Does not hold if a product differs from the sum by more than 10⁻⁹, or if the rank correlation of product and "
-        "distance exceeds −0.5. Otherwise holds if the product decreases at every step; else it holds only as a "
-        "tendency.",
-        "内積と和の差が 10⁻⁹ を超えるか、内積と距離の順位相関が −0.5 より大きければ「成り立たない」。さらに一歩ごとに必"
-        "ず減れば「成り立つ」、そうでなければ傾向としてのみ「条件つきで成り立つ」。",
-    ),
-)
 CASES = ((32, 32), (128, 100))  # width, positions
 
 
@@ -73,11 +43,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Left: the sum of cosines and the measured products coincide and oscillate. Right: every diagonal has one "
-            "color.",
-            "左は、理論値と実測値が重なり、波打ちながら下がります。右は、対角線ごとに同じ色で、距離だけで決まります。",
-        ),
     )
 
 

@@ -7,44 +7,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, LIGHT, RED, style_axis
 from chumoku.nn.positions import frequencies, sinusoidal
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="pe-heatmap",
-    notes=("000", "001", "002"),
-    title=Words("The encoding as curve and heat map", "位置エンコーディングの曲線とヒートマップ"),
-    stated=Words(
-        "Every dimension oscillates with its own period, higher dimensions more slowly, and no two positions have the "
-        "same vector.",
-        "次元ごとに異なる周期で振動し、次元が高いほど周期が長く、どの位置も異なるベクトルになります。",
-    ),
-    tried=Words(
-        "The encoding of D = 32 and D = 512 is plotted. Count the sign changes of each dimension over 4,096 positions, "
-        "and find the two most similar positions.",
-        "D = 32 と D = 512 の位置エンコーディングを描き、4,096 個の位置で次元ごとの符号の変化を数え、最も似ている二つの"
-        "位置を探します。",
-    ),
-    refutes=Words(
-        "A higher dimension that oscillates faster than a lower one, or two positions with the same vector.",
-        "低い次元より速く振動する高い次元があるか、同じベクトルになる二つの位置があれば、反証されます。",
-    ),
-    rule=Words(
-        "Holds if sign changes never increase with the dimension and the smallest distance between two positions "
-        "exceeds 0.01, for both D; otherwise does not hold.",
-        "二つの D の両方で、符号の変化が次元とともに増えず、位置同士の最小距離が 0.01 を超えれば「成り立つ」、そうでな"
-        "ければ「成り立たない」。",
-    ),
-)
 WIDTHS = (32, 512)
 POSITIONS = 4096
 SKETCH_DIMENSIONS = (0, 50, 100)  # the dimensions of note 002's sketch, over 50 positions
@@ -76,13 +48,6 @@ def run(budget: Budget) -> Outcome:
                 "d = 0, 50, 100 に対する 50 / (2π · 10000^{d/512}) です。ノートの略図では次元 50 が次元 0 より速く振動"
                 "しています。",
             ),
-        ),
-        reading=Words(
-            "Left: the vector of position 1, sines below and cosines above. Right: the even dimensions, which are the "
-            "sines (the cosines between them look the same, a quarter period ahead): narrow stripes in low dimensions; "
-            "high dimensions are almost 0 at these positions.",
-            "左は位置 1 のベクトルで、下が sin、上が cos です。右は偶数番目の次元 (sin) です (間にある cos は 4 分の 1 "
-            "周期進んだ同じ形です)。低い次元では縞が細かく、高い次元はこの範囲の位置ではほとんど 0 のまま動きません。",
         ),
     )
 

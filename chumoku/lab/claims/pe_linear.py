@@ -5,44 +5,16 @@ PE_{i+k} = M_k PE_i,   M_k = blocks [[cos kω, sin kω], [−sin kω, cos kω]],
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_heatmap
 from chumoku.nn.positions import frequencies, sinusoidal
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="pe-linear",
-    notes=("002",),
-    title=Words("A shift is a linear map", "位置のずれは線形変換"),
-    stated=Words(
-        "PE_{pos+k} is a linear function of PE_pos, so relative positions can be computed.",
-        "PE_{pos+k} は PE_pos の線形関数であり、相対位置の計算が可能です。",
-    ),
-    tried=Words(
-        "For shifts of 1 to 64, compute the matrix M_k from the formula and by least squares from the first 4,096 "
-        "positions; test both on positions 5,000 to 5,999. Test a table of random vectors (untrained learned "
-        "positions) in the same way.",
-        "ずれ 1〜64 について行列 M_k を式から作り、また最初の 4,096 個の位置から最小二乗法でも求め、どちらも位置 "
-        "5,000〜5,999 で試します。比較のため、乱数の表 (学習前の学習可能な位置埋め込み) も同じように試します。",
-    ),
-    refutes=Words(
-        "A position for which M_k PE_pos differs from PE_{pos+k}.",
-        "M_k PE_pos が PE_{pos+k} と異なる位置があれば、反証されます。",
-    ),
-    rule=Words(
-        "Holds if the relative error of the formula is below 10⁻⁹ at every position and shift, while that of the best "
-        "matrix for the random table is above 0.5; otherwise does not hold.",
-        "式の行列の誤差がすべての位置とずれで 10⁻⁹ 未満であり、乱数の表では最良の行列でもベクトルの長さの半分を超えて外"
-        "れれば「成り立つ」、そうでなければ「成り立たない」。",
-    ),
-)
 WIDTH = 32
 SHIFTS = (1, 2, 4, 8, 16, 32, 64)
 SEEN, UNSEEN = (
@@ -72,10 +44,6 @@ def run(budget: Budget) -> Outcome:
             f"式の行列の誤差は、ベクトルの長さを 1 として最大 {format_number(max(numbers['written']))}、4,096 個の位置"
             f"から求めた行列では {format_number(max(numbers['found']))} です。乱数の表では最良でも "
             f"{min(numbers['random_table']):.2f} 外れます。",
-        ),
-        reading=Words(
-            "Left: the relative error on unseen positions, by shift. Right: M₈, a rotation in each pair of dimensions.",
-            "左は、見たことのない位置での誤差です。右は M₈ で、二次元ずつの回転が並んでいます。",
         ),
     )
 

@@ -7,25 +7,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.positions import sinusoidal
-
-CLAIM = Claim(
-    id="pe-range",
-    notes=("000", "001"),
-    title=Words("The range of the encoding", "位置符号の値の範囲"),
-    stated=Words("The sinusoidal encoding takes values from 0 to 1.", "位置符号(正弦波)は 0〜1 の値を取ります。"),
-    tried=Words(
-        "Compute all values for D = 512 and the positions 0 to 4,999.",
-        "D = 512、位置 0〜4,999 のすべての値を調べます。",
-    ),
-    refutes=Words("A value outside 0 … 1.", "0〜1 の外の値があること。"),
-    rule=Words(
-        "Holds if the minimum is at least 0 and the maximum at most 1.",
-        "最小が 0 以上、最大が 1 以下なら「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -49,9 +33,6 @@ def run(budget: Budget) -> Outcome:
             "「大きくなりすぎない」という要件を満たすことは正しいです。",
         ),
         correction=Correction("0 … 1", "−1 … 1", Words("sin and cos lie in −1 … 1", "sin と cos の値域は −1〜1 です")),
-        reading=Words(
-            "The values below 0 (red) are missing in the note.", "0 より左(赤)が、ノートで抜けている部分です。"
-        ),
     )
 
 

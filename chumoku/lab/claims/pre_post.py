@@ -6,49 +6,17 @@ pre    x ← x + f(norm(x))          post   x ← norm(x + f(x))
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds, substitution_loss
 from chumoku.lab.training import build_toy, downsample, final_loss, fit
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="pre-post",
-    notes=("002",),
-    title=Words("Pre-LN and Post-LN", "Pre-LN と Post-LN"),
-    stated=Words(
-        "Pre-LN trains stably without warm-up, especially in deep models.",
-        "Pre-LN は訓練が安定し、深いモデルで特に有効で、ウォームアップなしで訓練できます。",
-    ),
-    tried=Words(
-        "Decoders of 2, 6 and 12 layers with Pre-LN or Post-LN learn a simple substitution of words with Adam at "
-        "0.003, without warm-up and with a warm-up of half the steps.",
-        "2 層、6 層、12 層のデコーダで、正規化を前に置く場合と後に置く場合について、単語の単純な置き換えを Adam "
-        "(0.003) で学習させます。ウォームアップなしの場合と、ステップの半分をウォームアップにする場合を比べます。",
-    ),
-    refutes=Words(
-        "Pre-LN does not learn without warm-up. If Post-LN does not need a warm-up either, or does not learn with it, "
-        "the claim holds only in part.",
-        "Pre-LN がウォームアップなしで学習できなければ、反証されます。Post-LN にもウォームアップが要らないか、あっても"
-        "学習できなければ、条件つきになります。",
-    ),
-    rule=Words(
-        "A model learns if the final loss is below half of chance (ln 8) in every seed. Does not hold if Pre-LN "
-        "without warm-up does not learn at some depth. Holds if at the greatest depth Post-LN learns with warm-up but "
-        "not without: then Pre-LN makes the warm-up unnecessary. Otherwise it holds only for Pre-LN by itself.",
-        "すべてのシードで損失が偶然 (ln 8) の半分未満で終われば学習できたとします。ウォームアップなしの Pre-LN が学習で"
-        "きない深さがあれば「成り立たない」。最も深いモデルで Post-LN がウォームアップありでは学習でき、なしではできな"
-        "ければ (Pre-LN が省くのはウォームアップだと言えるので)「成り立つ」、それ以外は Pre-LN 単独についてのみ「条件つ"
-        "きで成り立つ」。",
-    ),
-)
 DEPTHS = (2, 6, 12)
 WORDS = 8
 WAYS = ("pre", "post")
@@ -97,11 +65,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Loss during training by depth and placement; dotted: chance. A curve that stays there has learned "
-            "nothing.",
-            "深さと配置ごとの学習中の損失です。点線は偶然で、そこにとどまる曲線は何も学習していません。",
-        ),
     )
 
 

@@ -8,47 +8,19 @@ same words    one pass over the free-running translation predicts exactly the sa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.data.batches import IGNORE
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 from chumoku.lab.figures import make_panels
 from chumoku.lab.sentence_data import BEGIN, END, PAD, join_words, shift_right, split_english
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.translator import Translator, get_translators, training_steps
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="pretrain-shift",
-    notes=("000",),
-    title=Words("Outputs, shifted right", "Outputs (shifted right)"),
-    stated=Words(
-        "The decoder input is the outputs shifted right, beginning with a start symbol, and it generates one word at a "
-        "time.",
-        "デコーダには開始記号から始まる出力を右にずらしたもの（Outputs shifted right）が入力され、1語ずつ出力します。",
-    ),
-    tried=Words(
-        "Run a trained translator on unseen sentences with teacher forcing (the correct words, all at once) and free "
-        "running (its own words, one at a time with a cache); then pass its own words through the model in one pass.",
-        "見ていない文について、正解の語を一度に与える場合（教師強制）と、自分の出力を1語ずつ与える場合（自走、キャッシ"
-        "ュ使用）を比べ、自走の出力を一度に与え直した結果とも比べます。",
-    ),
-    refutes=Words(
-        "The inputs are not the targets shifted by one, or one pass over its own words predicts other words.",
-        "入力が正解を1つずらしたものでない、または自分の出力を一度に与えたときに違う語を言うこと。",
-    ),
-    rule=Words(
-        "Holds if in every seed the inputs are the start symbol and the targets shifted right by one, and one pass "
-        "over its own words predicts exactly these words, in all sentences.",
-        "すべてのシードで、入力が開始記号の後に正解を1つ右へずらしたものであり、自走の語を一度に与え直すと全文で同じ語"
-        "になれば「成り立つ」。",
-    ),
-)
 SENTENCES, SHOWN = 150, 4
 
 
@@ -132,10 +104,6 @@ def run(budget: Budget) -> Outcome:
             f"入力は正解を1つ右へずらしたものです。自走の出力を一度に与え直すと、{total}文中{repeated}文で同じ語になり"
             f"ました。教師強制では語の{words}％、文の{taught}％が正解で、自走では文の{free}％が正解です。最初の誤りで文"
             "が崩れるのはどちらも同じです。",
-        ),
-        reading=Words(
-            "For each sentence: the reference, the output with teacher forcing, and the output with free running.",
-            "各文について、正解、正解の語を与えたときの出力、自分の語を与えたときの出力を並べています。",
         ),
     )
 

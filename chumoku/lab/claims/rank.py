@@ -7,37 +7,10 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Correction, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels
 
 WIDTH, HEAD = 48, 7
-
-CLAIM = Claim(
-    id="rank",
-    notes=("003",),
-    title=Words("The rank of W_Q W_Kᵀ", "W_Q W_Kᵀ のランク"),
-    stated=Words(
-        "W_Q·W_Kᵀ is any matrix of rank d, so a d larger than the width l is useless.",
-        "W_Q W_Kᵀ は任意のランク d の行列なので、d を l より大きくする意味はありません。",
-    ),
-    tried=Words(
-        f"Compute the singular values of W_Q·W_Kᵀ for l = {WIDTH}: with d = {HEAD}, with d = {HEAD} and two equal "
-        f"columns in W_K, and with d = {2 * WIDTH}. Also factorize random matrices of rank 1 to {HEAD} into such a "
-        "product.",
-        f"l = {WIDTH} で W_Q W_Kᵀ の特異値を調べます。d = {HEAD} の場合、W_K の二列が等しい場合、d = {2 * WIDTH} の場合"
-        f"です。逆に、ランク 1〜{HEAD} の乱数行列がこの積の形に分解できるかも確かめます。",
-    ),
-    refutes=Words(
-        "A product whose rank is not d, or a matrix of rank d that is not such a product.",
-        "ランクが d でない積や、この積で書けないランク d の行列があること。",
-    ),
-    rule=Words(
-        "Holds if every product has exactly rank d; holds only when … if ranks are at most d and all such matrices can "
-        "be factorized.",
-        "すべての積のランクがちょうど d なら「成り立つ」。d 以下で、そのような行列がすべて作れるなら「条件つきで成り立"
-        "つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -85,10 +58,6 @@ def run(budget: Budget) -> Outcome:
                 f"{HEAD} columns, two of them equal, give rank {ranks['equal_columns']}",
                 f"{HEAD} 列のうち二列が等しければランク {ranks['equal_columns']} です",
             ),
-        ),
-        reading=Words(
-            "The singular values end at d, earlier with equal columns, and at l for any larger d.",
-            "特異値は d で途切れ、列が等しければもっと早く、d をいくら大きくしても l で途切れます。",
         ),
     )
 

@@ -9,58 +9,20 @@ u is the same random direction for both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, downsample, fit
 from chumoku.models.model import Model
 from chumoku.nn.positions import SinusoidalPositions
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="rejected-pe",
-    notes=("001",),
-    title=Words("Why not simply i, or i/N", "なぜ i や i/N ではいけないのか"),
-    stated=Words(
-        "As a position code, i grows without bound and i/N requires the length in advance; the sinusoidal encoding has "
-        "neither problem.",
-        "位置の情報として i は際限なく大きくなり、i/N は文の長さが事前にわからなければ使えません。正弦波にはどちらの問"
-        "題もありません。",
-    ),
-    tried=Words(
-        "Measure the norm of each code by position, and how much the code of position 5 changes from a text of 8 to "
-        "one of 64 words. Then train small decoders with each code to repeat the previous word in texts of 8 to 32 "
-        "words, and test them on texts of 8, 16, 32 and 64.",
-        "位置ごとの符号の大きさと、文の長さが 8 語から 64 語に変わったときに位置 5 の符号がどれだけ動くかを測ります。次"
-        "に、8〜32 語の文で直前の単語を答える課題を、それぞれの符号で小さなデコーダに学習させ、8、16、32、64 語の文で試"
-        "します。",
-    ),
-    refutes=Words(
-        "i stays bounded, or i/N does not change. If one of them learns better at some length, the claim holds only in "
-        "part.",
-        "i が有界であるか、i/N が動かなければ、反証されます。どちらかの方がよく学習できる長さがあれば、条件つきになりま"
-        "す。",
-    ),
-    rule=Words(
-        "Does not hold unless from position 16 to 1,024 the code i grows more than tenfold while the sinusoidal one "
-        "does not grow, and the code i/N of position 5 changes by more than a tenth of its norm while the others do "
-        "not change. Otherwise holds if at every length and in every seed the accuracy of the sinusoidal encoding is "
-        "at most one point below the better of the others; else it holds for the codes, and for learning only at the "
-        "given lengths.",
-        "位置 16 から 1,024 までに i の符号が 10 倍を超えて大きくなり正弦波は大きくならず、位置 5 の i/N の符号が長さ"
-        "の 1 割を超えて動きほかは動かない、のどれかが欠ければ「成り立たない」。さらにすべての長さとシードで、正弦波の"
-        "正解率がほかの良い方より 1 ポイントを超えて低くなければ「成り立つ」、そうでなければ、符号そのものと示された長"
-        "さについてのみ「条件つきで成り立つ」。",
-    ),
-)
 WIDTH, WORDS = 32, 8
 WAYS = ("i", "i/N", "sinusoidal")
 LENGTHS = (8, 16, 32, 64)
@@ -117,11 +79,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Left: loss during training. Right: accuracy by length; lengths beyond the dotted line were not in the "
-            "training data.",
-            "左は学習中の損失です。右は文の長さごとの正解率で、点線より右は学習で見ていない長さです。",
-        ),
     )
 
 

@@ -8,26 +8,9 @@ import torch
 from matplotlib.figure import Figure
 from torch.autograd.functional import jacobian
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.feedforward import FeedForward
-
-CLAIM = Claim(
-    id="residual-slope",
-    notes=("001",),
-    title=Words("The derivative of a skip connection", "Skip-Connection の傾き"),
-    stated=Words(
-        "y = x + f(x) has the derivative 1 + f′(x), so errors propagate even where f′ is near 0.",
-        "y = x + f(x) の微分は 1 + f′(x) なので、f′ が 0 に近くても誤差が途切れません。",
-    ),
-    tried=Words(
-        "Check it in one dimension with f = tanh, and in seven with a real feed-forward layer, where the derivative is "
-        "the matrix I + J_f.",
-        "一次元では f = tanh、七次元では実際のフィードフォワード層を使い、傾きが行列 I + J_f になることを確かめます。",
-    ),
-    refutes=Words("Another derivative.", "傾きが異なること。"),
-    rule=Words("Holds if both differ by less than 10⁻¹².", "差がどちらも 10⁻¹² 未満なら「成り立つ」。"),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -60,10 +43,6 @@ def run(budget: Budget) -> Outcome:
             f"差は最大で {format_number(numbers['gap_scalar'])}(tanh)と {format_number(numbers['gap_matrix'])}(フィード"
             f"フォワード層)でした。両端では tanh だけの傾きが {least_alone:.4f}、スキップ接続があると {least:.4f} で"
             "す。",
-        ),
-        reading=Words(
-            "Where tanh is flat, the skip connection still has a derivative of 1.",
-            "tanh が平らなところでも、スキップ接続の傾きは 1 残ります。",
         ),
     )
 

@@ -7,58 +7,19 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import fit, fixed_seed, mean
 from chumoku.nn.attention import Attention
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="rnn",
-    notes=("002",),
-    title=Words("Memory of RNN, LSTM and attention", "RNN・LSTM とアテンションの記憶"),
-    stated=Words(
-        "In an RNN or LSTM early words fade; attention reaches any distance, and runs in parallel.",
-        "RNN や LSTM では初期の情報が薄れますが、アテンションはどの距離にも届き、並列に計算できます。",
-    ),
-    tried=Words(
-        "One layer each of RNN, LSTM and attention, all of width 32, learns to recall a word d positions back among "
-        "noise, with d from 2 to 512 (128 in a quick run). All use the same steps and rate (Adam, 0.01), not tuned for "
-        "any of them. Also an LSTM with forget gates initialized open for that distance. To test parallelism, one "
-        "position is computed without the results of the positions before it. One pass over 32 to 1,024 words is timed "
-        "on one thread, for information only.",
-        "幅 32 の RNN、LSTM、アテンションを一層ずつ使い、雑音の中で d 個前にあった単語を答えさせます (d は 2〜512、簡易"
-        "実行では 128 まで)。ステップ数と学習率 (Adam、0.01) はすべて同じで、どれかに合わせた調整はしていません。忘却"
-        "ゲートをその距離に合わせて開いておいた LSTM も試します。並列に計算できるかは、前の位置の結果を使わずに一つの位"
-        "置だけを計算して確かめます。32〜1,024 語を一度処理する時間も 1 スレッドで測りますが、判定には使いません。",
-    ),
-    refutes=Words(
-        "An RNN or LSTM still answers at the longest distance, attention fails at some distance, or a position of "
-        "attention depends on the results of earlier positions.",
-        "最も長い距離でも RNN か LSTM が答えられるか、アテンションが答えられない距離があるか、アテンションの計算が前の"
-        "位置の結果を待つ必要があれば、反証されます。",
-    ),
-    rule=Words(
-        "A model remembers a distance if its mean accuracy is at least 56 %, half-way from chance to perfect. Does not "
-        "hold if attention does not remember every distance, if the usual RNN or LSTM remembers the longest, or if one "
-        "position computed without the results of the others differs by more than a thousandth for attention, or does "
-        "not for RNN or LSTM. Holds if the LSTM with open gates does not remember the longest distance either; "
-        "otherwise it holds only for the usual initialization.",
-        "平均正解率 56 % 以上 (偶然と満点の中間) を記憶できているとします。アテンションが記憶できない距離があるか、最長"
-        "の距離で通常の RNN か LSTM が記憶できるか、ほかの位置の結果を使わずに計算した一つの位置がアテンションで 1000 "
-        "分の 1 を超えて異なるか、RNN や LSTM で異ならなければ「成り立たない」。ゲートを開いた LSTM も最長の距離を記憶"
-        "できなければ「成り立つ」、記憶できれば通常の初期値でのみ「条件つきで成り立つ」。",
-    ),
-)
 WORDS, NOISE, WIDTH, BATCH = 8, 8, 32, 16
 HALFWAY = (1 + 1 / WORDS) / 2
 DISTANCES = (2, 8, 32, 128, 512)
@@ -133,10 +94,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Left: accuracy by distance (dotted: chance). Right: time of one pass, both axes logarithmic.",
-            "左は、その距離だけ離れた単語を答えられる割合です (点線は偶然)。右は一度の処理時間で、両軸とも対数です。",
-        ),
     )
 
 

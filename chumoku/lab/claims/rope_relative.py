@@ -5,44 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 from chumoku.nn.positions import RotaryPositions, rotate, sinusoidal
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="rope-relative",
-    notes=("002",),
-    title=Words("RoPE depends only on distances", "RoPE の内積は相対位置だけで決まる"),
-    stated=Words(
-        "With rotary positions the inner product of query and key depends on n−m only.",
-        "回転位置エンコーディング (RoPE) では、クエリとキーの内積が相対位置 n−m のみに依存します。",
-    ),
-    tried=Words(
-        "Rotate random queries and keys at positions m and n, then shift both positions by up to a million, in float64 "
-        "and float32. Do the same with an added sinusoidal encoding for comparison.",
-        "乱数のクエリとキーを位置 m と n で回転させ、両方の位置を最大百万までずらします。float64 と float32 で調べ、比"
-        "較のため正弦波位置エンコーディングを足した場合も調べます。",
-    ),
-    refutes=Words(
-        "A score changes when both positions are shifted.",
-        "両方の位置を同じだけずらしたときにスコアが変われば、反証されます。",
-    ),
-    rule=Words(
-        "Does not hold if in float64 a score changes by more than 10⁻⁶ of the standard deviation of the scores. "
-        "Otherwise holds if in float32 no score changes by more than 1 % up to a shift of a million; else it holds "
-        "only up to some position.",
-        "float64 でスコアの動きが散らばりの 10⁻⁶ を超えれば「成り立たない」。さらに float32 でもずれ百万まで 1 % を超え"
-        "て動かなければ「成り立つ」、そうでなければ、ある位置までのみ「条件つきで成り立つ」。",
-    ),
-)
 SHIFTS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 WIDTH, TOKENS = 64, 37
 
@@ -83,11 +55,6 @@ def run(budget: Budget) -> Outcome:
         )
         if verdict == PARTLY
         else None,
-        reading=Words(
-            "Largest change of a score when both positions are shifted: small values are rounding, large ones "
-            "dependence on the absolute position.",
-            "両方の位置をずらしたときに最も動いたスコアです。下は丸め誤差、上は絶対位置への依存です。",
-        ),
     )
 
 

@@ -8,30 +8,12 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Correction, Outcome, Words
 
 # Results of the measurement below, for use if transformers is not installed.
 RECORDED = {"GPT-Neo": False, "LLaMA": True, "GPT-J": True, "GPT-NeoX": True}
 NOTE_VALUES = ("GPT-Neo", "LLaMA")
 
-CLAIM = Claim(
-    id="rope-users",
-    notes=("002",),
-    title=Words("Models that use RoPE", "RoPE を使うモデル"),
-    stated=Words("RoPE is used in GPT-Neo and LLaMA.", "RoPE は GPT-Neo や LLaMA などで使われています。"),
-    tried=Words(
-        "Run small models of four families in transformers with the positions 0, 1, 2, …, with all positions shifted "
-        "by 11, and with all doubled. A model is rotary if its output does not change with the shift but does with the "
-        "doubling.",
-        "transformers で四つの系列の小さなモデルを作り、位置 0, 1, 2, … と、全体を 11 ずらした位置、2 倍した位置を与え"
-        "ます。ずらしても出力が変わらず、2 倍すると変わるのが RoPE です。",
-    ),
-    refutes=Words("One of the two named models is not rotary.", "名前の挙がった二つのうち RoPE でないものがあること。"),
-    rule=Words(
-        "Holds if both named models are rotary; holds only when … if one is.",
-        "両方が RoPE なら「成り立つ」。片方だけなら「条件つきで成り立つ」。",
-    ),
-)
 _SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,

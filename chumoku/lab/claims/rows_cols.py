@@ -6,34 +6,10 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 
 MATRIX = [[1, 10], [2, 20], [3, 30], [4, 40]]
 CALLED = {"行": 4, "列": 2}  # the note calls this matrix 4行2列
-
-CLAIM = Claim(
-    id="rows-cols",
-    notes=("000",),
-    title=Words("Row or column", "行と列"),
-    stated=Words(
-        "The horizontal lines of a matrix are called 列, the vertical ones 行.",
-        "行列の横の並びを「列」、縦の並びを「行」と言います。",
-    ),
-    tried=Words(
-        "The note itself calls the matrix of (1,2,3,4) and (10,20,30,40) “4行2列”. Count its horizontal lines and "
-        "compare the number with the note's numbers of 行 and 列.",
-        "ノート自身が (1,2,3,4) と (10,20,30,40) の行列を「4行2列」と呼んでいます。横の並びの本数を数え、ノートの数え方"
-        "でその本数にあたる呼び名を調べます。",
-    ),
-    refutes=Words(
-        "The number of horizontal lines is the note's number of 行.",
-        "横の並びの本数が、ノートの数える「行」の数と一致すること。",
-    ),
-    rule=Words(
-        "Holds if the number of horizontal lines is the note's number of 列.",
-        "横の並びの本数がノートの「列」の数と等しければ「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:

@@ -12,7 +12,6 @@ from chumoku.lab.experiment import (
     HOLDS,
     PARTLY,
     Budget,
-    Claim,
     Correction,
     Outcome,
     Words,
@@ -23,31 +22,6 @@ from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 
 INPUTS = ((10.0, 8.0, 1.0, 0.0), (2.0, 1.6, 0.2, 0.0))
 NOTE_VALUES = ((0.88, 0.12, 0.0, 0.0), (0.44, 0.30, 0.15, 0.11))
-
-CLAIM = Claim(
-    id="saturation",
-    notes=("002",),
-    title=Words("Saturation of the softmax", "Softmax の飽和"),
-    stated=Words(
-        "softmax[10,8,1,0] ≈ [0.88,0.12,0,0] is nearly one-hot with small gradients; softmax[2,1.6,0.2,0] ≈ "
-        "[0.44,0.30,0.15,0.11] is smooth with large ones.",
-        "softmax[10,8,1,0] ≈ [0.88,0.12,0,0] はほぼ one-hot で勾配が小さく、softmax[2,1.6,0.2,0] ≈ "
-        "[0.44,0.30,0.15,0.11] は滑らかで勾配が大きいです。",
-    ),
-    tried=Words(
-        "Compute both softmaxes and the norms of their Jacobians.",
-        "両方の softmax と、その微分の行列の大きさを計算します。",
-    ),
-    refutes=Words(
-        "Values that round to other numbers, or a larger gradient where it should be small.",
-        "丸めた値が異なる、または勾配の大小が逆になること。",
-    ),
-    rule=Words(
-        "Holds if both lists round to the note's values and the gradients are ordered as stated; holds only when … if "
-        "one list does.",
-        "二つの例がともに一致し、勾配の大小も正しければ「成り立つ」。一方だけなら「条件つきで成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -77,10 +51,6 @@ def run(budget: Budget) -> Outcome:
                 "e²=7.389, e^1.6=4.953, e^0.2=1.221, e⁰=1; sum 14.563",
                 "e²=7.389、e^1.6=4.953、e^0.2=1.221、e⁰=1、合計 14.563",
             ),
-        ),
-        reading=Words(
-            "Left: as stated. Right: the note's second list is flatter than the correct one.",
-            "左はノートのとおり。右はノートの値のほうが平らすぎます。",
         ),
     )
 

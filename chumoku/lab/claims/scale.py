@@ -6,43 +6,16 @@ Var(q·k) = d for components of variance 1;   p = softmax(s),   ∂p/∂s = diag
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.nn.attention import compute_attention_weights
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="scale",
-    notes=("000", "002"),
-    title=Words("Why √d", "なぜ √d で割るのか"),
-    stated=Words(
-        "Dividing the scores by √d keeps the softmax out of saturation, where its gradient vanishes.",
-        "スコアを √d で割ると softmax の飽和を防ぎ、勾配が小さくなるのを避けられます。",
-    ),
-    tried=Words(
-        "Queries and 64 keys with components of variance 1, of 2 to 1,024 dimensions: the entropy of the weights and "
-        "the norm of ∂p/∂s, with √d and without (queries multiplied by √d beforehand).",
-        "分散 1 の成分をもつクエリと 64 個のキーを 2〜1,024 次元で作り、重みのエントロピーと ∂p/∂s の大きさを、√d で割"
-        "る場合と割らない場合 (あらかじめクエリを √d 倍する) で測ります。",
-    ),
-    refutes=Words(
-        "The entropy decreases with d in spite of √d, or does not decrease without it.",
-        "√d で割ってもエントロピーが d とともに下がるか、割らなくても下がらなければ、反証されます。",
-    ),
-    rule=Words(
-        "Holds if from d = 16 to 1,024, in every seed, entropy and gradient change by less than 10 % with √d, while "
-        "without it both fall to less than half; otherwise does not hold.",
-        "すべてのシードで、d = 16 から 1,024 までのエントロピーと勾配の変化が、√d で割れば 10 % 未満で、割らなければ半"
-        "分未満に下がれば「成り立つ」、そうでなければ「成り立たない」。",
-    ),
-)
 WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS = 64
 
@@ -66,10 +39,6 @@ def run(budget: Budget) -> Outcome:
             f"d = 64 では、{KEYS} 個のキーへの重みのエントロピーは √d で割ると {math.log(KEYS):.2f} ナットのうち "
             f"{with_:.2f}、割らないと {without:.2f} です。d = 1,024 での softmax の勾配は、割ると {steep:.3f}、割らない"
             f"と {flat:.3f} です。",
-        ),
-        reading=Words(
-            "Entropy of the weights and gradient of the softmax by dimension, with and without √d.",
-            "重みのエントロピーと softmax の勾配を、√d で割るときと割らないときについて、次元ごとに示します。",
         ),
     )
 

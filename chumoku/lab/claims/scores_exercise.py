@@ -6,25 +6,10 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_list, matches_rounded
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_list, matches_rounded
 from chumoku.nn.attention import compute_attention_weights
 
 NOTE_VALUES = (0.707, 0.0, 0.707)
-
-CLAIM = Claim(
-    id="scores-exercise",
-    notes=("002",),
-    title=Words("Exercise: attention scores", "練習問題:アテンションスコア"),
-    stated=Words(
-        "For Q = [1,0], the keys [1,0], [0,1], [1,1] and d_k = 2, the scaled scores are [0.707, 0, 0.707].",
-        "Q = [1,0]、キー [1,0], [0,1], [1,1]、d_k = 2 のとき、スケール後のスコアは [0.707, 0, 0.707] です。",
-    ),
-    tried=Words(
-        "Compute the scores with this project's attention.", "本プロジェクトのアテンションのスコアを計算します。"
-    ),
-    refutes=Words("A score that rounds to another number.", "丸めた値が異なること。"),
-    rule=Words("Holds if all three round to the note's values.", "三つとも小数三桁で一致すれば「成り立つ」。"),
-)
 
 
 def run(budget: Budget) -> Outcome:

@@ -9,48 +9,18 @@ cross-attention equals self-attention bit for bit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.lab.sentence_data import BEGIN
 from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import Attention, record
 from chumoku.nn.plain import plain
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="self-cross",
-    notes=("002", "003"),
-    title=Words("Self- and cross-attention", "自己アテンションと交差アテンション"),
-    stated=Words(
-        "Self-attention takes queries, keys and values from one sequence; cross-attention takes queries from one and "
-        "keys and values from another.",
-        "自己アテンションはQ・K・Vを同じ系列から、交差アテンションはQを一方の系列から、KとVを別の系列から作ります。",
-    ),
-    tried=Words(
-        "Use the same attention module both ways on random vectors and record its queries, keys and values; then plot "
-        "both attention maps for one translation of a trained translator.",
-        "同じアテンションモジュールを乱数ベクトルで両方の使い方で動かし、Q・K・Vを記録して比べます。さらに訓練した翻訳"
-        "モデルの1文について両方のアテンションの図を描きます。",
-    ),
-    refutes=Words(
-        "The queries change when the other sequence changes, or keys and values do not, or cross-attention to the same "
-        "sequence differs from self-attention.",
-        "別の系列を変えたときにQが変わる、KとVが変わらない、または自分自身への交差アテンションが自己アテンションと一致"
-        "しないこと。",
-    ),
-    rule=Words(
-        "Holds if in every seed all five comparisons are exact: queries bit-identical, keys and values changed, "
-        "cross-attention to the same sequence bit-identical to self-attention, weights of shape T × S.",
-        "すべてのシードで、Qが1ビットも変わらない、KとVが変わる、自分自身への交差が自己と1ビット違わず一致する、重みの"
-        "形がT×Sである、という比較がすべて正確なら「成り立つ」。",
-    ),
-)
 T, S, D, H = 5, 7, 12, 3
 SEQUENCES = ("queries", "keys", "values", "weights")
 
@@ -120,11 +90,6 @@ def run(budget: Budget) -> Outcome:
             f"{total}件の比較のうち{exact}件が正確に一致しました。翻訳例では、自己アテンションの重みは{rows}×{rows}（マ"
             f"スクのため下三角）、交差アテンションは{rows}×{columns}です。ノートのQ=K=V=Xは、Xの3つの異なる射影を略した"
             "書き方です。",
-        ),
-        reading=Words(
-            "Left: English words attend to the English words so far. Right: English words attend to the Japanese "
-            "sentence. Both use the same module.",
-            "左：英語がそれまでの英語を見ています。右：英語が日本語を見ています。どちらも同じモジュールです。",
         ),
     )
 

@@ -8,32 +8,10 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_number
 from chumoku.lab.figures import BLUE, make_panels
 from chumoku.nn.feedforward import FeedForward
 
-CLAIM = Claim(
-    id="sgd",
-    notes=("000",),
-    title=Words("One step of gradient descent", "勾配降下の一歩"),
-    stated=Words(
-        "Training repeats θ ← θ − α∇L(θ), and the loss falls.",
-        "学習は θ ← θ − α∇L(θ) の繰り返しで、損失は減っていきます。",
-    ),
-    tried=Words(
-        "Train a feed-forward layer for fifty steps with the formula and with the library's SGD from the same initial "
-        "values, and compare the parameters after each step.",
-        "同じ初期値のフィードフォワード層を、式どおりの手計算とライブラリの SGD で 50 歩ずつ進め、毎回パラメータを比べ"
-        "ます。",
-    ),
-    refutes=Words(
-        "The parameters differ, or the loss does not decrease.", "パラメータが食い違う、または損失が減らないこと。"
-    ),
-    rule=Words(
-        "Holds if the parameters never differ by more than 10⁻⁶ and the last loss is below the first.",
-        "どの一歩でも差が 10⁻⁶ 以下で、最後の損失が最初より小さければ「成り立つ」。",
-    ),
-)
 RATE, STEPS = 0.1, 50
 
 
@@ -64,9 +42,6 @@ def run(budget: Budget) -> Outcome:
             f"{losses[0]:.3f} to {losses[-1]:.3f}.",
             f"{STEPS} 歩後のパラメータの差は最大 {format_number(worst)} で、損失は {losses[0]:.3f} から "
             f"{losses[-1]:.3f} に減りました。",
-        ),
-        reading=Words(
-            "The loss decreases step by step along the negative gradient.", "勾配の逆方向に進むたびに損失が減ります。"
         ),
     )
 

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from torch.overrides import TorchFunctionMode
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, INK, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
@@ -21,24 +21,6 @@ NOTE_VALUES = {
     FIRST + "attention.queries": [2, 12, 4, 64],
     "logits": [2, 4, 50257],
 }
-
-CLAIM = Claim(
-    id="shapes",
-    notes=("004",),
-    title=Words("The shapes in a forward pass", "形状の移り変わり"),
-    stated=Words(
-        "In GPT-2, [2,4,768] becomes [2,4,12,64], [2,12,4,64], … and finally logits of [2,4,50257].",
-        "GPT-2 では [2,4,768] が [2,4,12,64]、[2,12,4,64] … となり、最後に [2,4,50257] のロジットになります。",
-    ),
-    tried=Words(
-        "Run a forward pass of the GPT-2 preset on 2 texts of 4 tokens and record every address. The view between "
-        "projection and transpose has no address, so the calls of transpose are recorded too.",
-        "GPT-2 のプリセットに 2 文 × 4 トークンを実際に通し、すべてのアドレスで形状を記録します。射影と転置の間の view "
-        "にはアドレスがないため、転置される瞬間のテンソルを捕らえます。",
-    ),
-    refutes=Words("A different shape at one of the stated points.", "述べられた箇所で形状が異なること。"),
-    rule=Words("Holds if all four stated shapes are found.", "述べられた四つの形状がすべて一致すれば「成り立つ」。"),
-)
 
 
 class RecordTransposes(TorchFunctionMode):
@@ -81,10 +63,6 @@ def run(budget: Budget) -> Outcome:
             f"{layers} 層の順伝播で {len(tape)} 個のアドレスと転置前の view を記録し、述べられた形状はすべて一致しまし"
             f"た。途中にはスコア {walk[FIRST + 'attention.scores']} や FFN の中間層 "
             f"{walk[FIRST + 'feedforward.hidden']} があります。",
-        ),
-        reading=Words(
-            "Shapes of one block, address by address; blue: stated in the note.",
-            "一つのブロックをアドレス順にたどったもの。青がノートの述べる形状です。",
         ),
     )
 

@@ -7,46 +7,19 @@ skip    y = x + f(x)          f: 10 → 128 → 10
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import downsample, fit, fixed_seed
 from chumoku.nn.feedforward import FeedForward
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="skip",
-    notes=("001",),
-    title=Words("Skip connections and the identity", "スキップ接続と恒等写像"),
-    stated=Words(
-        "With a skip connection, the identity is learned faster (10,000 samples, 10 → 128 → 10).",
-        "スキップ接続があると、恒等写像をより早く学習できます (10,000 個のデータ、10 → 128 → 10)。",
-    ),
-    tried=Words(
-        "The note's two networks learn the identity from the note's data, with Adam. As a control, they learn a random "
-        "rotation, for which a skip connection should give no advantage.",
-        "ノートの二つのネットワークに、ノートと同じデータで恒等写像を Adam で学習させます。対照として、スキップ接続が有"
-        "利にならないはずのランダムな回転も学習させます。",
-    ),
-    refutes=Words(
-        "The network without a skip connection reaches an error of 0.01 first.",
-        "スキップ接続のないネットワークが先に誤差 0.01 に達すれば、反証されます。",
-    ),
-    rule=Words(
-        "Holds if, for the identity, the network with a skip connection reaches a mean squared error of 0.01 in fewer "
-        "steps in every seed; holds only in some seeds if in at least one; otherwise does not hold.",
-        "恒等写像で、すべてのシードにおいてスキップ接続ありの方が少ないステップで平均二乗誤差 0.01 に達すれば「成り立"
-        "つ」、一部のシードだけなら「条件つきで成り立つ」、それ以外は「成り立たない」。",
-    ),
-)
 SAMPLES, WIDTH, HIDDEN = 10_000, 10, 128
 GOAL = 0.01
 
@@ -88,11 +61,6 @@ def run(budget: Budget) -> Outcome:
             "す。",
         ),
         when=Words("In some seeds only.", "一部のシードでのみ成り立ちます。") if verdict == PARTLY else None,
-        reading=Words(
-            "Error during training with and without a skip connection (dotted: the goal). Left: the identity. Right: a "
-            "random rotation.",
-            "スキップ接続あり・なしの学習中の誤差です (点線は目標)。左は恒等写像、右はランダムな回転です。",
-        ),
     )
 
 

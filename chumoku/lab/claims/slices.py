@@ -8,33 +8,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_heatmap
 from chumoku.nn.attention import Attention
 
 WIDTH, HEADS = 48, 6
 HEAD = WIDTH // HEADS
-
-CLAIM = Claim(
-    id="slices",
-    notes=("003",),
-    title=Words("Slices or projections", "ヘッドは入力を切り分けるのか"),
-    stated=Words(
-        "Multi-head attention slices the input, and each head attends to its own slice.",
-        "Multi-head self-attention は input をスライスし、それぞれを独立に self-attention します。",
-    ),
-    tried=Words(
-        f"Find by differentiation which of {WIDTH} input features affect the queries of each head: in this project's "
-        f"attention with {HEADS} heads, and in a version with block-diagonal matrices, which does slice.",
-        f"{WIDTH} 個の入力特徴のうちヘッド 0 のクエリを動かすものを、微分で数えます。本プロジェクトの {HEADS} ヘッドの"
-        "アテンションと、行列をブロック対角にして本当にスライスする版を比べます。",
-    ),
-    refutes=Words("A head depends on features outside its slice.", "スライスの外の特徴を見るヘッドがあること。"),
-    rule=Words(
-        f"Holds if every head depends on only {HEAD} of the {WIDTH} features.",
-        f"どのヘッドも {WIDTH} 個中 {HEAD} 個の特徴だけに依存すれば「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -76,10 +55,6 @@ def run(budget: Budget) -> Outcome:
                 f"W_h is {WIDTH} × {HEAD}: every feature enters every head",
                 f"W_h は {WIDTH} × {HEAD} で、すべての特徴がすべてのヘッドに入ります",
             ),
-        ),
-        reading=Words(
-            "|W_Q|: a full matrix in real attention; only diagonal blocks with slices.",
-            "|W_Q| の図。実際のアテンションでは全体が、スライスなら対角ブロックだけが使われます。",
         ),
     )
 

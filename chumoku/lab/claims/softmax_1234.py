@@ -7,22 +7,9 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_list, matches_rounded
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Outcome, Words, format_list, matches_rounded
 
 NOTE_VALUES = (0.032, 0.087, 0.237, 0.644)
-
-CLAIM = Claim(
-    id="softmax-1234",
-    notes=("002",),
-    title=Words("Exercise: a softmax", "練習問題:Softmax"),
-    stated=Words(f"softmax[1,2,3,4] = {list(NOTE_VALUES)}.", f"softmax[1,2,3,4] = {list(NOTE_VALUES)} です。"),
-    tried=Words("Compute it with the formula and with the library.", "定義式とライブラリの両方で計算します。"),
-    refutes=Words("A value that rounds to another number.", "丸めた値が異なること。"),
-    rule=Words(
-        "Holds if all four round to the note's three digits and sum to 1.",
-        "四つとも小数三桁で一致し、合計が 1 なら「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:

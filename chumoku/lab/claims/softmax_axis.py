@@ -8,34 +8,9 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words, format_number
 from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.nn.attention import compute_attention_weights
-
-CLAIM = Claim(
-    id="softmax-axis",
-    notes=("003",),
-    title=Words("Rows or columns", "softmax は行か列か"),
-    stated=Words(
-        "Self-attention is softmax over each column of QKᵀ/√d, times V.",
-        "self-attention は QKᵀ/√d の各列に softmax をとり、V を掛けます。",
-    ),
-    tried=Words(
-        "Apply both softmaxes to one 5×5 matrix of scores; check the sum of the weights of each query and compare the "
-        "output with PyTorch's own attention.",
-        "同じ 5×5 のスコア行列に両方の softmax を適用し、各クエリの重みの合計と、PyTorch 自身のアテンションの出力との差"
-        "を調べます。",
-    ),
-    refutes=Words(
-        "Queries whose weights do not sum to 1, or a different output.",
-        "重みの合計が 1 にならないクエリや、異なる出力があること。",
-    ),
-    rule=Words(
-        "Holds if with the softmax over columns the weights of every query sum to 1 and the output differs by less "
-        "than 10⁻⁵.",
-        "列方向の softmax で各クエリの重みの合計が 1 になり、出力の差が 10⁻⁵ 未満なら「成り立つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -69,10 +44,6 @@ def run(budget: Budget) -> Outcome:
             "softmax 各列 (over each column)",
             "softmax 各行 (over each row)",
             Words("a row is a query, and its weights sum to 1", "行がクエリで、その重みの合計が 1 になります"),
-        ),
-        reading=Words(
-            "Σ at the right is the sum of the weights of each query; it must be 1.",
-            "右端の Σ は各クエリの重みの合計で、1 でなければなりません。",
         ),
     )
 

@@ -13,7 +13,6 @@ from chumoku.lab.experiment import (
     HOLDS,
     PARTLY,
     Budget,
-    Claim,
     Correction,
     Outcome,
     Words,
@@ -24,31 +23,6 @@ from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 
 INPUT = (1.0, 2.0, 3.0)
 NOTE_VALUES = {0.5: (0.02, 0.14, 0.84), 1.0: (0.09, 0.24, 0.67), 2.0: (0.19, 0.29, 0.52)}
-
-CLAIM = Claim(
-    id="temperature",
-    notes=("002",),
-    title=Words("Temperature", "温度パラメータ"),
-    stated=Words(
-        "softmax([1,2,3]/T): T=0.5 → [0.02,0.14,0.84], T=1 → [0.09,0.24,0.67], T=2 → [0.19,0.29,0.52]; larger T is "
-        "flatter.",
-        "softmax([1,2,3]/T) は T=0.5 で [0.02,0.14,0.84]、T=1 で [0.09,0.24,0.67]、T=2 で [0.19,0.29,0.52]。T が大きい"
-        "ほど平坦です。",
-    ),
-    tried=Words(
-        "Compute all three with the function that this project uses for sampling.",
-        "本プロジェクトがサンプリングに使う関数で三つとも計算します。",
-    ),
-    refutes=Words(
-        "Values that round to other numbers, or entropies that do not increase with T.",
-        "丸めた値が異なる、または T とともにエントロピーが増えないこと。",
-    ),
-    rule=Words(
-        "Holds if all three round to the note's values and the entropy increases with T; holds only when … if some do.",
-        "三つとも丸めて一致し、エントロピーが T とともに増えれば「成り立つ」。一部だけ一致すれば「条件つきで成り立"
-        "つ」。",
-    ),
-)
 
 
 def run(budget: Budget) -> Outcome:
@@ -75,10 +49,6 @@ def run(budget: Budget) -> Outcome:
             f"T=0.5: {format_list(NOTE_VALUES[0.5], 2)}; T=2: {format_list(NOTE_VALUES[2.0], 2)}",
             f"T=0.5: {format_list(cold)}; T=2: {format_list(hot)}",
             Words("softmax[2,4,6] and softmax[0.5,1,1.5]", "softmax[2,4,6] と softmax[0.5,1,1.5]"),
-        ),
-        reading=Words(
-            "Flatter from left to right; only the middle one matches the note.",
-            "左から右へ平坦になります。ノートの数値どおりなのは中央だけです。",
         ),
     )
 

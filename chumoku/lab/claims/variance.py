@@ -7,30 +7,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 
-CLAIM = Claim(
-    id="variance",
-    notes=("002",),
-    title=Words("The variance of inner products", "内積の分散"),
-    stated=Words(
-        "For two random unit vectors, Var(q·k) = d_k (64 for d_k = 64), which is why scores are divided by √d_k.",
-        "二つのランダムな単位ベクトルの内積の分散は d_k(d_k = 64 なら 64)で、だから √d_k で割ります。",
-    ),
-    tried=Words(
-        "Measure the variance for thousands of random pairs with d from 4 to 512: vectors of length 1, and vectors "
-        "whose components have variance 1.",
-        "d = 4〜512 で多数の乱数の組を作り、長さ 1 のベクトルと、各成分の分散が 1 のベクトルで内積の分散を測ります。",
-    ),
-    refutes=Words("A variance other than d for unit vectors.", "単位ベクトルの内積の分散が d でないこと。"),
-    rule=Words(
-        "Holds if unit vectors give d within 10 % for every d; holds only when … if vectors with components of "
-        "variance 1 do.",
-        "すべての d で単位ベクトルの分散が d の ±10 % なら「成り立つ」。成分の分散が 1 のときだけそうなら「条件つきで成"
-        "り立つ」。",
-    ),
-)
 SIZES = (4, 16, 64, 128, 512)
 
 
@@ -71,10 +50,6 @@ def run(budget: Budget) -> Outcome:
                 "d · (1/d)·(1/d): a component of a unit vector has variance 1/d",
                 "d · (1/d)·(1/d)。単位ベクトルの各成分の分散は 1/d です",
             ),
-        ),
-        reading=Words(
-            "Only components of variance 1 follow the note's line d; unit vectors decrease as 1/d.",
-            "成分の分散が 1 のときだけノートの直線 d に乗り、単位ベクトルでは 1/d で減ります。",
         ),
     )
 

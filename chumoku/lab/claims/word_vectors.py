@@ -13,45 +13,18 @@ import functools
 import itertools
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, make_panels, plot_heatmap
 from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit, mean
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-CLAIM = Claim(
-    id="word-vectors",
-    notes=("000",),
-    title=Words("Random vectors acquire meaning in training", "学習で乱数のベクトルが意味を持つ"),
-    stated=Words(
-        "The embedding matrix starts with random values and represents meaning after training.",
-        "埋め込み行列は最初はランダムな初期値から始まり、学習を通じて意味を表す値になります。",
-    ),
-    tried=Words(
-        "Train skip-gram on the Python manual (real prose of 65,000 words). For words of six groups chosen beforehand, "
-        "test whether two words of one group are closer than two words of different groups.",
-        "Python言語のマニュアル（実際の英文、約6万5千語）でskip-gramを学習します。あらかじめ決めた6つのグループの単語に"
-        "ついて、同じグループの2語が違うグループの2語より近いかどうかを、学習の前後で比べます。",
-    ),
-    refutes=Words(
-        "After training, words of one group are hardly closer to each other than by chance.",
-        "学習後も、同じグループの単語の近さが偶然とほとんど変わらないこと。",
-    ),
-    rule=Words(
-        "Holds if in every seed the share of comparisons in which the same group is closer is below 0.6 before "
-        "training and at least 0.75 after; does not hold if in none.",
-        "すべてのシードで、同じグループの方が近い割合が学習前は0.6未満、学習後は0.75以上なら「成り立つ」。どのシードで"
-        "もそうでなければ「成り立たない」。",
-    ),
-)
 GROUPS = {
     "containers": ("list", "tuple", "dictionary", "set", "string"),
     "numbers": ("integer", "float", "complex", "decimal", "numeric"),
@@ -181,12 +154,6 @@ def run(budget: Budget) -> Outcome:
             f"後、「tuple」に最も近いのは{example}です（学習前は{', '.join(near['tuple']['before'])}）。",
         ),
         when=when_partly(judge(numbers), Words("training is long enough", "学習が十分に長いとき")),
-        reading=Words(
-            "Cosines between the words of six groups (seed 0), before and after training. Groups that became similar "
-            "are squares along the diagonal.",
-            "6つのグループの単語どうしのコサイン類似度（シード0、学習前と学習後）。グループがまとまれば、対角線に沿って"
-            "四角い模様になります。",
-        ),
     )
 
 
