@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import KNOWN, model_path
+from chumoku.cli.shared import KNOWN, Json, json_line, model_path
 
 if TYPE_CHECKING:
     from chumoku.models.config import ModelConfig
@@ -33,7 +33,7 @@ def count(
     precision: Annotated[
         str, typer.Option(help="Weight precision for decoding: float32, bf16, fp16, int8, int4.")
     ] = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print a model's parameters by part, FLOPs per token, and memory for training and decoding."""
     from chumoku.models.count import count as count_model
@@ -41,10 +41,7 @@ def count(
     config, assumed = read_model(model, changes or [], vocabulary)
     counted = count_model(config, length=length, batch=batch, precision=precision)
     if as_json:
-        import json
-
-        found = {"model": model, **counted.as_dict(), "vocabulary": config.vocabulary}
-        print(json.dumps({**found, "assumed": assumed or None}, ensure_ascii=False))
+        print(json_line(model=model, **counted.as_dict(), vocabulary=config.vocabulary, assumed=assumed or None))
     else:
         show(model, config, counted)
         if assumed:
@@ -126,12 +123,7 @@ def show(name: str, config: ModelConfig, counted: Count) -> None:
     from rich.table import Table
 
     table = Table(title=f"{name}: {config.kind}, {counted.parameters:,} parameters", title_justify="left")
-    for column, justify in (
-        ("part", "left"),
-        ("parameters", "right"),
-        ("share", "right"),
-        ("arithmetic", "left"),
-    ):
+    for column, justify in (("part", "left"), ("parameters", "right"), ("share", "right"), ("arithmetic", "left")):
         table.add_column(column, justify=justify, no_wrap=column != "arithmetic")  # type: ignore[arg-type]
     for part, numbers in counted.parts.items():
         if numbers.parameters:

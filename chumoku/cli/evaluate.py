@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, model_path
+from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, json_line, model_path
 from chumoku.decoding.defaults import BEAM
 
 if TYPE_CHECKING:
@@ -30,14 +30,12 @@ def evaluate(
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures).
 
     With --precision, the score with the weights as stored is shown too, and the difference.
     """
-    import json
-
     import chumoku
 
     if Path(model).is_dir():
@@ -58,7 +56,7 @@ def evaluate(
             stored = score(None, None)
             found |= {"precision": precision, "stored": stored, "difference": difference(found, stored)}
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json_line(**found))
     else:
         show(found)
 

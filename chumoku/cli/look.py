@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, check_text, json_line, model_path
+from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, check_text, json_line, model_path
 from chumoku.errors import UsageError, pluralize
 from chumoku.inspect_prompt import MOST, generated_text, question
 
@@ -31,7 +31,7 @@ def look(
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Look inside a model: tokens, positions, every attention map, entropy, the residual stream, the logit lens, and
     for each generated token the best candidates and what it attended to. Tokens are generated greedily."""
@@ -49,15 +49,8 @@ def look(
     page = write_page(snapshot, out / "look.html", **texts, notices=notices)
     plots = draw_figures(snapshot, out, layer=layer, head=head)
     if as_json:
-        print(
-            json_line(
-                **texts,
-                notices=[one for one, _ in notices],
-                **to_json(snapshot),
-                page=str(page),
-                pictures=list(map(str, plots)),
-            )
-        )
+        written = {"page": str(page), "pictures": list(map(str, plots))}
+        print(json_line(**texts, notices=[one for one, _ in notices], **to_json(snapshot), **written))
         return
     print_words(snapshot, texts["said"])
     for notice, _ in notices:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chumoku.cli.shared import Json
+
 if TYPE_CHECKING:
     from chumoku.text import Tokenizer
 
@@ -24,7 +26,7 @@ def tokenize(
     files: Annotated[list[str] | None, typer.Option("--from", help="Files to train on. May be repeated.")] = None,
     save: Annotated[Path, typer.Option(help="Output file of the trained tokenizer.")] = Path("tokenizer.json"),
     vocabulary: Annotated[int, typer.Option(help="Vocabulary size of a trained tokenizer.")] = 8000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Tokenize a text with one or more tokenizers; train one (--train bpe --from FILE); or compare all kinds."""
     from chumoku.errors import UsageError

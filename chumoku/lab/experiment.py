@@ -71,8 +71,12 @@ class Outcome:
     verdict: str  # one of VERDICTS, from the claim's rule
     numbers: dict[str, Any]  # JSON values; trained experiments have one value per seed
     summary: Words
-    when: Words | None = None  # for PARTLY: the condition under which it holds
+    when: Words | None = None  # the condition under which it holds; None if the verdict is not PARTLY
     correction: Correction | None = None
+
+    def __post_init__(self) -> None:
+        if self.verdict != PARTLY:
+            object.__setattr__(self, "when", None)
 
 
 @dataclass(frozen=True)

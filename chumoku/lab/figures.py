@@ -61,6 +61,26 @@ def plot_bars(
         axis.legend(frameon=False, fontsize=8)
 
 
+def plot_seed_bars(
+    axis: Axes,
+    series: Mapping[str, Sequence[float]],
+    *,
+    colors: Sequence[str] = COLORS,
+    notes: Sequence[str] | None = None,
+    note_color: str = INK,
+) -> None:
+    """A bar for the mean over the seeds and a line from minimum to maximum; above it a note, or the mean."""
+    for place, (values, color) in enumerate(zip(series.values(), colors, strict=False)):
+        average, top = sum(values) / len(values), max(values)
+        axis.bar(place, average, 0.6, color=color)
+        axis.vlines(place, min(values), top, color=INK, linewidth=1.2)
+        note = notes[place] if notes else f"{average:.2f}"
+        axis.annotate(note, (place, top), xytext=(0, 3), textcoords="offset points", ha="center", color=note_color)
+    axis.set_xticks(range(len(series)), list(series))
+    axis.grid(visible=False, axis="x")
+    axis.margins(y=0.12)
+
+
 def plot_heatmap(
     axis: Axes,
     matrix: Any,

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from chumoku.data.batches import IGNORE
 from chumoku.data.grammar.sentence import Sentence
-from chumoku.lab.experiment import PARTLY, Words
 from chumoku.lab.sentence_data import PAD, load_sentences, shift_right, split_english, take_rows
-from chumoku.lab.training import mean
+from chumoku.lab.training import fit, mean
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import DecoderModel, Model
@@ -32,11 +31,6 @@ def format_seeds(values: Sequence[float], form: str = "{:.2f}") -> str:
     """Mean, minimum and maximum over the seeds: 0.52 (0.48–0.55)."""
     shown = [form.format(value) for value in (mean(values), min(values), max(values))]
     return f"{shown[0]} ({shown[1]}–{shown[2]})"
-
-
-def when_partly(verdict: str, condition: Words) -> Words | None:
-    """The condition if the verdict is PARTLY, else None."""
-    return condition if verdict == PARTLY else None
 
 
 class ZeroLayer(nn.Module):
@@ -77,6 +71,17 @@ def line_loss(model: DecoderModel, part: Lines, *, balance: float = 0.0) -> Tens
     output = model(part.inputs, mask=part.inputs != PAD if not model.decoder.causal else None)
     loss = F.cross_entropy(output.logits.flatten(0, 1), part.targets.flatten(), ignore_index=IGNORE)
     return loss if output.losses is None else loss + balance * output.losses.balance
+
+
+def fit_lines(
+    model: DecoderModel, part: Lines, *, steps: int, seed: int, rate: float = 5e-3, cosine: bool = True
+) -> list[float]:
+    """Train a language model on lines, in place; returns the loss of every step."""
+
+    def loss(generator: torch.Generator) -> Tensor:
+        return line_loss(model, part.sample(generator))
+
+    return fit(model, loss, steps=steps, seed=seed, rate=rate, warmup=steps // 10, cosine=cosine, clip=1.0)
 
 
 @torch.no_grad()

@@ -88,14 +88,8 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
-    axis.plot(
-        outcome.numbers["steps"],
-        outcome.numbers["differences"],
-        color=RED,
-        marker="o",
-        markersize=3.5,
-        label="数値微分 differences",
-    )
-    axis.axhline(outcome.numbers["automatic"], color=BLUE, linewidth=1.6, label="自動微分 automatic (PyTorch)")
+    numbers = outcome.numbers
+    axis.plot(numbers["steps"], numbers["differences"], "o-", color=RED, markersize=3.5, label="数値微分 differences")
+    axis.axhline(numbers["automatic"], color=BLUE, linewidth=1.6, label="自動微分 automatic (PyTorch)")
     axis.set(xscale="log", yscale="log", xlabel="h", ylabel="largest error 最大誤差")
     axis.legend(frameon=False, fontsize=8, loc="upper center")

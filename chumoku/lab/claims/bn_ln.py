@@ -31,7 +31,6 @@ def run(budget: Budget) -> Outcome:
         numbers["moved"][norm] = [[measure_shift(norm, size, seed) for size in SIZES] for seed in seeds]
         numbers["padded"][norm] = [measure_padding_shift(norm, seed) for seed in seeds]
         numbers["loss"][norm] = [[train_model(norm, size, seed, steps) for size in SIZES] for seed in seeds]
-    verdict = judge(numbers)
     shift = {place: format_seeds([one[place] for one in numbers["moved"]["batch"]], "{:.0%}") for place in (1, -1)}
     wider = format_seeds(numbers["padded"]["batch"], "{:.0%}")
     end = {
@@ -39,7 +38,7 @@ def run(budget: Budget) -> Outcome:
         for norm in ("layer", "batch")
     }
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"With other sentences in the batch, a sentence changes by {shift[1]} of its norm under BatchNorm in a "
@@ -56,9 +55,7 @@ def run(budget: Budget) -> Outcome:
             "It holds for the dependence; in this training, small batches did not hurt BatchNorm more in every seed.",
             "依存性については成り立ちますが、この学習では、小さなバッチで必ず Batch Normalization が悪くなるとは言えま"
             "せんでした。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

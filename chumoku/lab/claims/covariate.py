@@ -29,7 +29,6 @@ def run(budget: Budget) -> Outcome:
     for way in ("with", "without"):
         runs = [track_inputs(way, seed, steps) for seed in range(budget.seeds)]
         numbers[way] = {key: [one[key] for one in runs] for key in ("at", "mean", "deviation", "shift", "spread")}
-    verdict = judge(numbers)
     parts = is_halved(numbers)
     reduced = [
         name for name, less in zip(("the shift of the means", "the change of the spread"), parts, strict=True) if less
@@ -38,7 +37,7 @@ def run(budget: Budget) -> Outcome:
     shift = {way: format_seeds([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
     spread = {way: format_seeds([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"After {steps} steps the means of the features have moved by {shift['without']} standard deviations "
@@ -53,9 +52,7 @@ def run(budget: Budget) -> Outcome:
             f"{' and '.join(reduced) or 'neither part of it'}, but not the rest.",
             "分布が変わることは確かです。Layer Norm で半分未満になったのは"
             f"{'と'.join(reduced_ja) or '、どちらでもありません'}{'だけです' if reduced_ja else ''}。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

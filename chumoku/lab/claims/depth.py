@@ -55,12 +55,11 @@ def run(budget: Budget) -> Outcome:
         numbers["end"][way] = [[end for end, _ in run] for run in runs]
         numbers["first_to_last"][way] = [[sizes[0] / sizes[-1] for _, sizes in run] for run in runs]
         numbers["by_layer"][way] = [run[-1][1] for run in runs]
-    verdict = judge(numbers)
     end = {way: format_seeds([one[-1] for one in numbers["end"][way]]) for way in WAYS}
     share = {way: 10 ** mean([math.log10(one[-1]) for one in numbers["first_to_last"][way]]) for way in WAYS}
     ratio = {way: format_number(value) for way, value in share.items()}
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"At 64 layers the gradient of the first layer is {ratio['plain']} of that of the last layer in plain "
@@ -79,9 +78,7 @@ def run(budget: Budget) -> Outcome:
             "学習できるかどうかについては成り立ちます (残差結合ありは学習でき、なしはできません)。ただし原因は勾配消失"
             f"だけとは言えません。勾配が {ratio['plain, scaled start']} 倍に保たれる初期値でも、64 層の残差結合なしの損"
             f"失は {end['plain, scaled start']} でした。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

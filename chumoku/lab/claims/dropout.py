@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import INK, LIGHT, RED, make_panels
@@ -21,13 +20,12 @@ from chumoku.lab.sentence_data import load_sentences
 from chumoku.lab.toy_models import (
     build_language_model,
     evaluate_loss,
+    fit_lines,
     format_seeds,
-    line_loss,
     make_lines,
     train_and_test_lines,
-    when_partly,
 )
-from chumoku.lab.training import fit, mean
+from chumoku.lab.training import mean
 
 PLACES = {
     "embedding": "埋め込み\nembedding",
@@ -44,11 +42,7 @@ def run_trial(places: tuple[str, ...], seed: int, steps: int) -> dict[str, float
     order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed)).tolist()
     train = make_lines([data.train[place] for place in order[:LINES]])
     model = build_language_model(seed, layers=1, dropout=dict.fromkeys(places, RATE))
-
-    def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.sample(generator))
-
-    fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, clip=1.0)
+    fit_lines(model, train, steps=steps, seed=seed, cosine=False)
     return {"train": evaluate_loss(model, train), "validation": evaluate_loss(model, train_and_test_lines()[1])}
 
 
@@ -103,13 +97,10 @@ def run(budget: Budget) -> Outcome:
             f"Gap and validation loss, in nats per word: {said}.",
             f"学習と検証の差・検証損失（1語あたりナット）：{said_ja}。",
         ),
-        when=when_partly(
-            judge(numbers),
-            Words(
-                f"it helps alone at: {', '.join(places)}; it adds to the other two at: {', '.join(found) or 'none'}",
-                f"単独で効くのは「{'、'.join(JA[place] for place in places)}」、ほかの2か所に加えても効くのは"
-                f"「{'、'.join(JA[place] for place in found) or 'なし'}」です",
-            ),
+        when=Words(
+            f"it helps alone at: {', '.join(places)}; it adds to the other two at: {', '.join(found) or 'none'}",
+            f"単独で効くのは「{'、'.join(JA[place] for place in places)}」、ほかの2か所に加えても効くのは"
+            f"「{'、'.join(JA[place] for place in found) or 'なし'}」です",
         ),
     )
 

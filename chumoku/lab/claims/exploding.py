@@ -67,15 +67,8 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     for axis, w in zip(make_panels(figure, 2, height=3.2), ("100.0", "0.01"), strict=True):
         curves = outcome.numbers["by_depth"][w]
-        axis.plot(outcome.numbers["depths"], curves["plain"], color=RED, marker="o", markersize=3.5, label="w  (plain)")
-        axis.plot(
-            outcome.numbers["depths"],
-            curves["residual"],
-            color=BLUE,
-            marker="o",
-            markersize=3.5,
-            label="w + 1  (残差結合 residual)",
-        )
+        for kind, color, label in (("plain", RED, "w  (plain)"), ("residual", BLUE, "w + 1  (残差結合 residual)")):
+            axis.plot(DEPTHS, curves[kind], color=color, marker="o", markersize=3.5, label=label)
         axis.set(yscale="log", xlabel="layers 層数", title=f"w = {float(w):g}", xticks=(1, 5, 10, 15, 20))
         axis.legend(frameon=False, fontsize=8)
     figure.axes[0].set_ylabel("gradient of the first weight 勾配")

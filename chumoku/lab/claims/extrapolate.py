@@ -33,12 +33,11 @@ def run(budget: Budget) -> Outcome:
         numbers["accuracy"][kind] = [run_trial(kind, seed, steps) for seed in range(budget.seeds)]
     numbers["reach"] = {kind: reach(numbers["accuracy"][kind]) for kind in KINDS}
     numbers["table_of_32_rows"] = length_error()
-    verdict = judge(numbers)
     beyond = {kind: format_seeds([one[1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
     far = {kind: format_seeds([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
     good = [kind for kind in KINDS if numbers["reach"][kind] >= LONG]
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             "Accuracy at words 33 to 64, and at the end of 256: "
@@ -55,9 +54,7 @@ def run(budget: Budget) -> Outcome:
             f"訓練した長さの 8 倍まで届いたのは {'、'.join(JA[kind] for kind in good) or '(なし)'} だけです (相対位置は"
             f"距離を打ち切ります)。正弦波は {numbers['reach']['sinusoidal']} 語、RoPE は {numbers['reach']['rotary']} "
             f"語、学習可能な表は {numbers['reach']['learned']} 語まででした。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

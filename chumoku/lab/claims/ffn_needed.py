@@ -22,18 +22,17 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
-from chumoku.lab.figures import BLUE, GRAY, INK, OCHRE, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, OCHRE, RED, make_panels, plot_seed_bars
 from chumoku.lab.toy_models import (
     ZeroLayer,
     build_language_model,
     evaluate_loss,
+    fit_lines,
     format_seeds,
-    line_loss,
     train_and_test_lines,
     unigram_loss,
-    when_partly,
 )
-from chumoku.lab.training import Loss, fit, mean
+from chumoku.lab.training import Loss, fit, fixed_seed, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm
 
@@ -68,8 +67,7 @@ class Reader(nn.Module):
 
 
 def build_reader(kind: str, answers: int, seed: int) -> Reader:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with fixed_seed(seed):
         return Reader(kind, answers)
 
 
@@ -107,7 +105,7 @@ def language_task(kind: str, seed: int, budget: Budget) -> float:
     model = build_language_model(seed, layers=3 if kind == "as large" else 1)
     if kind != "with":
         remove_feedforwards(model)
-    train_and_evaluate(model, lambda generator: line_loss(model, train.sample(generator)), budget.steps(150, 25), seed)
+    fit_lines(model, train, steps=budget.steps(150, 25), seed=seed)
     return evaluate_loss(model, test)
 
 
@@ -150,14 +148,11 @@ def run(budget: Budget) -> Outcome:
             + "、".join(f"{TASKS[t].ja} {shown[t]}（失われた割合{share[t]}）" for t in TASKS)
             + "。",
         ),
-        when=when_partly(
-            judge(numbers),
-            Words(
-                f"the task is {' or '.join(TASKS[task].en for task in lost_in)}. In the other tasks, the products "
-                "inside the softmax, which compare positions, do much of the work",
-                f"課題が「{'」「'.join(TASKS[task].ja for task in lost_in)}」のとき。ほかの課題では、位置どうしを比べ"
-                "るsoftmaxの中の積がかなりの仕事をします",
-            ),
+        when=Words(
+            f"the task is {' or '.join(TASKS[task].en for task in lost_in)}. In the other tasks, the products "
+            "inside the softmax, which compare positions, do much of the work",
+            f"課題が「{'」「'.join(TASKS[task].ja for task in lost_in)}」のとき。ほかの課題では、位置どうしを比べ"
+            "るsoftmaxの中の積がかなりの仕事をします",
         ),
     )
 
@@ -165,16 +160,8 @@ def run(budget: Budget) -> Outcome:
 def draw(outcome: Outcome, figure: Figure) -> None:
     for axis, task in zip(make_panels(figure, 3, height=3.2, width=9.4), TASKS, strict=True):
         found = outcome.numbers[task]
-        for place, (kind, color) in enumerate(zip(NAMES, (BLUE, RED, OCHRE), strict=True)):
-            values = found["loss"][kind]
-            axis.bar(place, mean(values), 0.6, color=color)
-            axis.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
-            axis.annotate(
-                f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"
-            )
         axis.axhline(found["guessing"], color=GRAY, linewidth=0.9, linestyle="--")
-        axis.set_xticks(range(len(NAMES)), list(NAMES.values()), fontsize=7)
+        plot_seed_bars(axis, {NAMES[kind]: found["loss"][kind] for kind in NAMES}, colors=(BLUE, RED, OCHRE))
+        axis.tick_params(axis="x", labelsize=7)
         axis.set_title(f"{TASKS[task].en}\n{TASKS[task].ja}", fontsize=9)
-        axis.grid(visible=False, axis="x")
-        axis.margins(y=0.12)
         axis.set_ylabel("loss (nats)")

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Correction, Outcome, Words
 from chumoku.lab.figures import RED, make_panels, plot_heatmap
@@ -47,10 +48,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     names = ["b₁ = (10,20)", "b₂ = (30,40)"], ["a₁ = (1,2)", "a₂ = (3,4)"]
     plot_heatmap(axis, outcome.numbers["product"], columns=names[0], rows=names[1], form="{:g}", high=400)
     for place in range(2):
-        axis.add_patch(_frame(place))
-
-
-def _frame(place: int) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((place - 0.48, place - 0.48), 0.96, 0.96, fill=False, edgecolor=RED, linewidth=2)
+        corner = (place - 0.48, place - 0.48)
+        axis.add_patch(Rectangle(corner, 0.96, 0.96, fill=False, edgecolor=RED, linewidth=2))

@@ -26,7 +26,7 @@ from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import PAD
-from chumoku.lab.toy_models import format_seeds, when_partly
+from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import mean
 from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import record
@@ -134,18 +134,15 @@ def run(budget: Budget) -> Outcome:
             f"表、3は最終ブロック）は、{deep_ja}です。最終ブロックの後の正解率は、文法が{last['grammar']}、意味が"
             f"{last['meaning']}です。",
         ),
-        when=when_partly(
-            judge(numbers),
-            Words(
-                "only the surface is considered: it fades in higher layers, but meaning does not come later than "
-                "grammar in every seed",
-                "表層だけを問うとき（上るほど薄れますが、意味が文法より後とは限りません）",
-            )
-            if surface_fades(runs)
-            else Words(
-                "only grammar and meaning are considered: they come in this order, but the surface does not fade",
-                "文法と意味だけを問うとき（この順に得られますが、表層は薄れません）",
-            ),
+        when=Words(
+            "only the surface is considered: it fades in higher layers, but meaning does not come later than "
+            "grammar in every seed",
+            "表層だけを問うとき（上るほど薄れますが、意味が文法より後とは限りません）",
+        )
+        if surface_fades(runs)
+        else Words(
+            "only grammar and meaning are considered: they come in this order, but the surface does not fade",
+            "文法と意味だけを問うとき（この順に得られますが、表層は薄れません）",
         ),
     )
 
@@ -161,5 +158,4 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     }
     plot_curves(axis, layers, shown, marker="o", colors=(OCHRE, BLUE, RED))
     axis.set_xticks(layers, ["table\n埋め込み表", *(f"block {number}" for number in range(DEPTH))])
-    axis.set_ylim(0, 1.05)
-    axis.set_ylabel("accuracy of the probe")
+    axis.set(ylim=(0, 1.05), ylabel="accuracy of the probe")

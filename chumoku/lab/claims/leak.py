@@ -13,20 +13,12 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import BEGIN, END, join_words, load_sentences
-from chumoku.lab.toy_models import (
-    build_language_model,
-    evaluate_loss,
-    format_seeds,
-    line_loss,
-    train_and_test_lines,
-    when_partly,
-)
-from chumoku.lab.training import downsample, fit
+from chumoku.lab.toy_models import build_language_model, evaluate_loss, fit_lines, format_seeds, train_and_test_lines
+from chumoku.lab.training import downsample
 from chumoku.models.model import DecoderModel
 
 
@@ -34,11 +26,7 @@ def run_trial(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
     train, test = train_and_test_lines()
     model = build_language_model(seed, layers=1)
     model.decoder.causal = masked
-
-    def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.sample(generator))
-
-    curve = fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
+    curve = fit_lines(model, train, steps=steps, seed=seed)
     own = evaluate_loss(model, test)
     model.decoder.causal = True
     honest = evaluate_loss(model, test)
@@ -82,11 +70,8 @@ def run(budget: Budget) -> Outcome:
             f"マスクあり：損失は1語あたり{shown['with', 'own']}ナット。マスクなし：{shown['without', 'own']}、未来を隠"
             f"すと{shown['without', 'honest']}です。ありでは「{good}」、なしでは「{bad}」と書きました。",
         ),
-        when=when_partly(
-            judge(numbers),
-            Words(
-                "training is long enough for the model to find the leak", "答えの見つけ方を覚えるまで十分に学習したとき"
-            ),
+        when=Words(
+            "training is long enough for the model to find the leak", "答えの見つけ方を覚えるまで十分に学習したとき"
         ),
     )
 
@@ -98,8 +83,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     x = [(place + 0.5) * outcome.numbers["steps"] / points for place in range(points)]
     names = {"with": "with mask  マスクあり", "without": "without  マスクなし"}
     plot_curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colors=(BLUE, RED))
-    left.set_xlabel("step")
-    left.set_ylabel("training loss (nats per word)")
+    left.set(xlabel="step", ylabel="training loss (nats per word)")
     for place, (kind, color) in enumerate(zip(names, (BLUE, RED), strict=True)):
         for side, key in enumerate(("own", "honest")):
             values = [one[key] for one in runs[kind]]

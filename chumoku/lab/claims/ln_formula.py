@@ -71,14 +71,8 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     for (name, values), color in zip(outcome.numbers["variance_after"].items(), (RED, BLUE, OCHRE), strict=True):
-        axis.plot(
-            outcome.numbers["spreads"], values, color=color, marker="o", markersize=3.5, label=f"(x−μ) / ({name})"
-        )
-    axis.set(
-        xscale="log",
-        yscale="log",
-        ylim=(1e-7, 1e7),
-        xlabel="σ of the input 入力の標準偏差",
-        ylabel="variance after 出力の分散",
-    )
+        label = f"(x−μ) / ({name})"
+        axis.plot(outcome.numbers["spreads"], values, "o-", color=color, markersize=3.5, label=label)
+    axis.set(xscale="log", yscale="log", ylim=(1e-7, 1e7))
+    axis.set(xlabel="σ of the input 入力の標準偏差", ylabel="variance after 出力の分散")
     axis.legend(frameon=False, fontsize=8)

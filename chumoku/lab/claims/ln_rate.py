@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
@@ -39,12 +40,11 @@ def run(budget: Budget) -> Outcome:
             numbers["end"][key] = [[finite(end) for _, end in cell] for cell in cells]
             numbers["state"][key] = [state(cell) for cell in cells]
     numbers["as_stated"] = [depth for depth in DEPTHS if agrees(numbers, f"sgd, {depth} layers")]
-    verdict = judge(numbers)
     shown = [(depth, *(numbers["state"][f"sgd, {depth} layers, {norm}"] for norm in STATED)) for depth in DEPTHS]
     good = ", ".join(map(str, numbers["as_stated"]))
     slow = ", ".join(format_seeds(numbers["end"][f"sgd, {depth} layers, with"][0]) for depth in DEPTHS)
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             "Gradient descent at 0.001, 0.01, 0.1, without | with LayerNorm: "
@@ -60,9 +60,7 @@ def run(budget: Budget) -> Outcome:
         when=Words(
             f"The network has {good} layers; the border depends on the depth.",
             f"深さが {good} 層のときです。境目は深さによって変わります。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 
@@ -117,7 +115,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         for row, norm in enumerate(STATED):
             for column, cell in enumerate(numbers["end"][f"{case}, {norm}"]):
                 found = numbers["state"][f"{case}, {norm}"][column]
-                axis.add_patch(box(column, row, fill[found]))
+                axis.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, color=fill[found], linewidth=0))
                 bad = found == DIVERGES
                 text = "diverges\n発散" if bad else f"{mean(cell):.2f}\n{min(cell):.2f}–{max(cell):.2f}"
                 axis.text(column, row, text, ha="center", va="center", fontsize=6.5, color="white" if bad else INK)
@@ -126,9 +124,3 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         axis.set_yticks(range(2), ["no LN", "LN"] if case == CASES[0] else ["", ""])
         for spine in axis.spines.values():
             spine.set_color(GRAY)
-
-
-def box(column: int, row: int, color: str) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, color=color, linewidth=0)

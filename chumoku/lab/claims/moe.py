@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
-from chumoku.lab.figures import BLUE, GRAY, GREEN, INK, OCHRE, make_panels
-from chumoku.lab.toy_models import WIDTH, FactModel, Facts, format_seeds, make_facts, when_partly
-from chumoku.lab.training import fit, mean
+from chumoku.lab.figures import BLUE, GRAY, GREEN, OCHRE, make_panels, plot_seed_bars
+from chumoku.lab.toy_models import WIDTH, FactModel, Facts, format_seeds, make_facts
+from chumoku.lab.training import fit, fixed_seed, mean
 from chumoku.nn import FeedForward, MixtureOfExperts, RouterLosses, record
 
 EXPERTS, CHOSEN, HIDDEN = 8, 2, 32
@@ -48,8 +48,7 @@ def count_products(kind: str) -> int:
 
 def run_trial(kind: str, seed: int, steps: int) -> dict[str, Any]:
     known = make_facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with fixed_seed(seed):
         model = FactModel(known, build_feedforward(kind), seed)
 
     def loss(generator: torch.Generator) -> Tensor:
@@ -150,38 +149,29 @@ def run(budget: Budget) -> Outcome:
             f"{before['subject']}）です。CPUでは1ステップ{speed['mixture']}ミリ秒対{speed['same compute']}ミリ秒で、乗"
             "算ではない振り分けの時間も含みます。",
         ),
-        when=when_partly(
-            judge(numbers),
-            Words(
-                "only parameters and compute are considered; by this rule, the experts do not specialize",
-                "パラメータと計算量だけを問うとき（専門家ごとのタスクの分担は、この規則では認められません）",
-            )
-            if not all(is_specialized(one) for one in runs["mixture"])
-            else Words(
-                "only the specialization of experts is considered, not compute",
-                "専門家ごとのタスクの分担だけを問うとき（計算量については言えません）",
-            ),
+        when=Words(
+            "only parameters and compute are considered; by this rule, the experts do not specialize",
+            "パラメータと計算量だけを問うとき（専門家ごとのタスクの分担は、この規則では認められません）",
+        )
+        if not all(is_specialized(one) for one in runs["mixture"])
+        else Words(
+            "only the specialization of experts is considered, not compute",
+            "専門家ごとのタスクの分担だけを問うとき（計算量については言えません）",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     left, right = make_panels(figure, 2, height=3.6, width=8.6)
-    for place, (kind, color) in enumerate(zip(NAMES, (OCHRE, BLUE, GREEN), strict=True)):
-        values = [one["recalled"] for one in outcome.numbers["runs"][kind]]
-        left.bar(place, mean(values), 0.6, color=color)
-        left.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
-        cost = f"{outcome.numbers['products'][kind]:,} ×"
-        left.annotate(cost, (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center", color=GRAY)
-    left.set_xticks(range(len(NAMES)), list(NAMES.values()), fontsize=8)
+    recalled = {NAMES[kind]: [one["recalled"] for one in outcome.numbers["runs"][kind]] for kind in NAMES}
+    costs = [f"{outcome.numbers['products'][kind]:,} ×" for kind in NAMES]
+    plot_seed_bars(left, recalled, colors=(OCHRE, BLUE, GREEN), notes=costs, note_color=GRAY)
+    left.tick_params(axis="x", labelsize=8)
     left.set_ylabel(f"facts of {outcome.numbers['facts']:,} (above: multiplications per token)")
-    left.grid(visible=False, axis="x")
-    left.margins(y=0.12)
     shares = outcome.numbers["runs"]["mixture"][0]["by_relation"]
     picture = right.imshow(shares, cmap="Blues", vmin=0, aspect="auto")
     right.grid(visible=False)
-    right.set_xlabel("expert  専門家")
-    right.set_ylabel("relation  関係")
+    right.set(xlabel="expert  専門家", ylabel="relation  関係")
     right.set_xticks(
         range(EXPERTS),
         [f"{i}\n{share:.0%}" for i, share in enumerate(outcome.numbers["runs"]["mixture"][0]["use"])],

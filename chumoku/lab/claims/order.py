@@ -32,13 +32,12 @@ def run(budget: Budget) -> Outcome:
         runs = [run_trial(position, kind, seed, steps) for seed in range(budget.seeds)]
         numbers["moved"][name] = [run["moved"] for run in runs]
         numbers["accuracy"][name] = [run["accuracy"] for run in runs]
-    verdict = judge(numbers)
     free, masked = (format_seeds(numbers["accuracy"][name], "{:.0%}") for name in ("none", "none, masked"))
     still = format_number(max(numbers["moved"]["none"]))
     least, worst = (min(POSITIONED, key=lambda kind: mean(numbers[key][kind])) for key in ("moved", "accuracy"))
     moved, right = format_seeds(numbers["moved"][least]), format_seeds(numbers["accuracy"][worst], "{:.0%}")
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"Without positions, a permutation changes the sentence vector by {still} of its norm (rounding), and the "
@@ -53,9 +52,7 @@ def run(budget: Budget) -> Outcome:
             "even without positions.",
             "マスクのないとき (エンコーダ) です。二層のデコーダは、位置がなくても因果マスクから前後関係を知ることができ"
             "ます。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

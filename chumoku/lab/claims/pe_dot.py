@@ -20,12 +20,11 @@ CASES = ((32, 32), (128, 100))  # width, positions
 
 def run(budget: Budget) -> Outcome:
     numbers: dict[str, Any] = {f"D={width}": measure(width, positions) for width, positions in CASES}
-    verdict = judge(numbers)
     small, large = numbers.values()
     fall = large["falls_until"]
     apart = format_number(max(small["difference"], large["difference"]))
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"Theory and measurement differ by at most {apart}. With D = 128 the product decreases from "
@@ -40,9 +39,7 @@ def run(budget: Budget) -> Outcome:
             f"beyond distance {fall} (D = 128) a farther position can be more similar.",
             f"全体の傾向として成り立ちます (順位相関 {large['correlation']:.2f})。一歩ごとには成り立たず、距離 {fall} "
             "(D = 128) より先では、遠い位置の方が似ていることがあります。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 
@@ -80,14 +77,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     curve, picture = make_panels(figure, 2)
     case = outcome.numbers["D=128"]
     curve.plot(case["theory"], color=BLUE, linewidth=1.5, label="理論値 Σ cos")
-    curve.plot(
-        range(0, len(case["products"]), 3),
-        case["products"][::3],
-        "o",
-        color=RED,
-        markersize=2.8,
-        label="実測値 PE₀·PEⱼ",
-    )
+    measured = case["products"][::3]
+    curve.plot(range(0, len(case["products"]), 3), measured, "o", color=RED, markersize=2.8, label="実測値 PE₀·PEⱼ")
     curve.axvline(case["falls_until"], color=RED, linewidth=0.6, linestyle=":")
     curve.set(title="D = 128", xlabel="distance (位置の差)", ylabel="inner product (内積)")
     curve.legend(frameon=False, fontsize=8)

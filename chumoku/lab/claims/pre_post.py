@@ -32,11 +32,10 @@ def run(budget: Budget) -> Outcome:
                 runs = [train_model(depth, way, warmup, seed, steps) for seed in range(budget.seeds)]
                 numbers["end"][key] = [final_loss(one) for one in runs]
                 numbers["losses"][key] = [downsample(one, 30) for one in runs]
-    verdict = judge(numbers)
     end = {key: format_seeds(values) for key, values in numbers["end"].items()}
     deep = DEPTHS[-1]
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"Without warm-up the loss ends, at {' / '.join(map(str, DEPTHS))} layers, at "
@@ -62,9 +61,7 @@ def run(budget: Budget) -> Outcome:
             "either, so the missing warm-up is not the reason.",
             f"Pre-LN だけを見るときです。{deep} 層の Post-LN は、この {steps} ステップではウォームアップがあっても学習"
             "できず、足りないのはウォームアップだとは言えません。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

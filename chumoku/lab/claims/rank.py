@@ -83,15 +83,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "equal_columns": f"d = {HEAD}, two equal columns 二列が等しい",
     }
     for (name, label), color in zip(names.items(), (OCHRE, BLUE, RED), strict=True):
-        values = outcome.numbers["singular_values"][name]
-        places = range(1, len(values) + 1)
-        axis.plot(
-            places,
-            values,
-            color=color,
-            marker="o",
-            markersize=3,
-            label=f"{label}: rank {outcome.numbers['ranks'][name]}",
-        )
+        values, rank = outcome.numbers["singular_values"][name], outcome.numbers["ranks"][name]
+        axis.plot(range(1, len(values) + 1), values, "o-", color=color, markersize=3, label=f"{label}: rank {rank}")
     axis.set(yscale="log", ylim=(1e-16, 1e4), xlabel="number 番号", ylabel="singular value 特異値")
     axis.legend(frameon=False, fontsize=8, loc="center right")

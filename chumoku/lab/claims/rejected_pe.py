@@ -53,11 +53,10 @@ def run(budget: Budget) -> Outcome:
         runs = [train_model(way, seed, steps) for seed in range(budget.seeds)]
         numbers["losses"][way] = [losses for losses, _ in runs]
         numbers["accuracy"][way] = [accuracy for _, accuracy in runs]
-    verdict = judge(numbers)
     at = {way: format_accuracies(numbers, way) for way in WAYS}
     good = [length for place, length in enumerate(LENGTHS) if sinusoidal_is_best(numbers, place)]
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"From position 16 to 1,024 i grows {numbers['size']['i'][1] / numbers['size']['i'][0]:.0f}-fold, the "
@@ -76,9 +75,7 @@ def run(budget: Budget) -> Outcome:
             "some seed.",
             f"符号そのものの性質としては成り立ち、学習については長さが {'、'.join(map(str, good)) or '(なし)'} 語のとき"
             "です。ほかの長さでは i か i/N の方がよいシードがありました。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

@@ -62,7 +62,6 @@ def run(budget: Budget) -> Outcome:
         numbers["accuracy"][kind] = [[run_trial(kind, d, seed, steps) for d in distances] for seed in seeds]
     numbers["alone"] = {kind: dependence_on_previous(kind) for kind in ("rnn", "lstm", "attention")}
     numbers["seconds"] = {kind: [measure_seconds(kind, length) for length in LENGTHS] for kind in ("lstm", "attention")}
-    verdict = judge(numbers)
     far = {kind: format_seeds([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
     reach = {kind: longest_distance(numbers, kind) for kind in KINDS}
     slow, quick = (
@@ -70,7 +69,7 @@ def run(budget: Budget) -> Outcome:
         for kind in ("lstm", "attention")
     )
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"After {steps} steps: at distance {distances[-1]} the accuracy is {far['rnn']} (RNN), {far['lstm']} "
@@ -91,9 +90,7 @@ def run(budget: Budget) -> Outcome:
             f"{distances[-1]} positions.",
             f"再帰型を通常の初期値から始めた場合です。忘却ゲートを開いておいた LSTM は距離 {distances[-1]} でも記憶でき"
             "ます。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

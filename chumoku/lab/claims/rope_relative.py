@@ -33,9 +33,8 @@ def run(budget: Budget) -> Outcome:
         numbers[name] = [float((other - still).abs().max() / still.std()) for other in moved]
     reach = [at for at, miss in zip(SHIFTS, numbers["rotary_float32"], strict=True) if miss <= 0.01]
     numbers["float32_holds_until"] = max(reach, default=0)
-    verdict = judge(numbers)
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"In float64 no score changes by more than {format_number(max(numbers['rotary_float64']))} of their "
@@ -52,9 +51,7 @@ def run(budget: Budget) -> Outcome:
             f"to a shift of {numbers['float32_holds_until']:,}.",
             "数式の上と float64 では厳密です。float32 では角度が丸められるため、1 % 以内に収まるのはずれ "
             f"{numbers['float32_holds_until']:,} までです。",
-        )
-        if verdict == PARTLY
-        else None,
+        ),
     )
 
 

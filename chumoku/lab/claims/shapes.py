@@ -15,9 +15,10 @@ from chumoku.models.presets import preset
 from chumoku.nn.tap import record
 
 FIRST = "decoder.blocks.0."
+VIEWED = FIRST + "attention.queries, viewed"
 NOTE_VALUES = {
     "decoder.embedding": [2, 4, 768],
-    FIRST + "attention.queries, viewed": [2, 4, 12, 64],
+    VIEWED: [2, 4, 12, 64],
     FIRST + "attention.queries": [2, 12, 4, 64],
     "logits": [2, 4, 50257],
 }
@@ -43,9 +44,7 @@ def run(budget: Budget) -> Outcome:
     with torch.no_grad(), record(model) as tape, RecordTransposes() as transposed:
         model(tokens)
         walk = {"tokens": [2, 4], **{address: list(tensor.shape) for address, tensor in tape.items()}}
-    walk[FIRST + "attention.queries, viewed"] = transposed.shapes[
-        0
-    ]  # the first transpose is that of the first block's queries
+    walk[VIEWED] = transposed.shapes[0]  # the first transpose is that of the first block's queries
     numbers: dict[str, Any] = {
         "said": NOTE_VALUES,
         "walk": walk,
@@ -73,12 +72,9 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     walk = outcome.numbers["walk"]
-    viewed, shown = (
-        FIRST + "attention.queries, viewed",
-        (FIRST, "tokens", "decoder.embedding", "decoder.norm", "logits"),
-    )
-    names = [name for name in walk if name.startswith(shown) and name != viewed]
-    names.insert(names.index(FIRST + "attention.queries"), viewed)
+    shown = (FIRST, "tokens", "decoder.embedding", "decoder.norm", "logits")
+    names = [name for name in walk if name.startswith(shown) and name != VIEWED]
+    names.insert(names.index(FIRST + "attention.queries"), VIEWED)
     axis = make_panels(figure, 1, width=6.8, height=0.27 * len(names) + 0.3)[0]
     axis.axis("off")
     for row, name in enumerate(names):

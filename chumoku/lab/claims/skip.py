@@ -46,11 +46,10 @@ def run(budget: Budget) -> Outcome:
                 "losses": [downsample(one) for one in runs],
                 "reached": [first_step_at_goal(one) for one in runs],
             }
-    verdict = judge(numbers)
     at = {key: [one or math.inf for one in numbers[key]["reached"]] for key in numbers if "_" in key}
     said = {key: format_seeds(values, "{:.0f}").replace("inf", "∞") for key, values in at.items()}
     return Outcome(
-        verdict,
+        judge(numbers),
         numbers,
         Words(
             f"The identity reaches an error of {GOAL} after {said['identity_skip']} steps with a skip connection and "
@@ -60,7 +59,7 @@ def run(budget: Budget) -> Outcome:
             f"ップで誤差 {GOAL} に達します。ランダムな回転では {said['rotation_skip']} と {said['rotation_plain']} で"
             "す。",
         ),
-        when=Words("In some seeds only.", "一部のシードでのみ成り立ちます。") if verdict == PARTLY else None,
+        when=Words("In some seeds only.", "一部のシードでのみ成り立ちます。"),
     )
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Correction, Outcome, Words, format_number
-from chumoku.lab.figures import make_panels, plot_heatmap
+from chumoku.lab.figures import INK, RED, make_panels, plot_heatmap
 from chumoku.nn.attention import compute_attention_weights
 
 
@@ -60,12 +60,6 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         names = [f"k{j}" for j in range(5)], [f"q{i}" for i in range(5)]
         plot_heatmap(axis, matrix, columns=names[0], rows=names[1], form="{:.2f}", low=0, high=1)
         for row, total in enumerate(totals):
-            axis.text(
-                4.65,
-                row,
-                f"Σ {total:.2f}",
-                va="center",
-                fontsize=8.5,
-                color="#1c2733" if abs(total - 1) < 1e-3 else "#b23a48",
-            )
+            color = INK if abs(total - 1) < 1e-3 else RED
+            axis.text(4.65, row, f"Σ {total:.2f}", va="center", fontsize=8.5, color=color)
         axis.set_title(title, fontsize=10)

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, make_panels, plot_heatmap
-from chumoku.lab.toy_models import format_seeds, when_partly
-from chumoku.lab.training import fit, mean
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import fit, fixed_seed, mean
 
 GROUPS = {
     "containers": ("list", "tuple", "dictionary", "set", "string"),
@@ -66,8 +66,7 @@ class SkipGram(nn.Module):
 def train_model(seed: int, steps: int) -> tuple[Tensor, Tensor]:
     """The vectors before and after training."""
     known, stream = load_text()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with fixed_seed(seed):
         model = SkipGram(len(known))
     before = model.inside.weight.detach().clone()
     share = torch.bincount(stream, minlength=len(known)).float()
@@ -153,7 +152,7 @@ def run(budget: Budget) -> Outcome:
             f"同じグループの2語の方が近い割合は、学習前{format_seeds(before)}、学習後{format_seeds(after)}です。学習"
             f"後、「tuple」に最も近いのは{example}です（学習前は{', '.join(near['tuple']['before'])}）。",
         ),
-        when=when_partly(judge(numbers), Words("training is long enough", "学習が十分に長いとき")),
+        when=Words("training is long enough", "学習が十分に長いとき"),
     )
 
 
