@@ -218,9 +218,7 @@ no_causal_mask = change_model(
     feedforward="swiglu",
 )
 rule_off_by_one_beside_a_mask = replace_method(
-    masks,
-    "causal",
-    lambda usual: lambda length, past=0, device=None: usual(length, past=past + 1)[:, : past + length],
+    masks, "causal", lambda usual: lambda length, past=0, device=None: usual(length, past=past + 1)[:, : past + length]
 )
 
 
@@ -394,8 +392,7 @@ part_left_in_training = change_model(
 labels_not_shifted = change_batches("decoder", lambda batch: {**batch, "labels": batch["tokens"].clone()})
 labels_shifted_twice = change_batches("decoder", shift_labels_twice)
 target_labels_not_shifted = change_batches(
-    "encoder-decoder",
-    lambda batch: {**batch, "labels": batch["target"].masked_fill(batch["labels"] == IGNORE, IGNORE)},
+    "encoder-decoder", lambda batch: {**batch, "labels": batch["target"].masked_fill(batch["labels"] == IGNORE, IGNORE)}
 )
 labels_shifted_from_their_masks = change_batches(
     "encoder", lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)}
@@ -625,8 +622,7 @@ swapped_languages = change_corpus(
 )
 misaligned_throughout = change_corpus(lambda pairs: [Pair(one.source, other.target) for one, other in pairwise(pairs)])
 shuffled_targets = change_batches(
-    "encoder-decoder",
-    lambda batch: {**batch, **{name: torch.roll(batch[name], 1, 0) for name in ("target", "labels")}},
+    "encoder-decoder", lambda batch: {**batch, **{name: torch.roll(batch[name], 1, 0) for name in ("target", "labels")}}
 )
 rare_words = change_texts(lambda lines: Subject(tokenizer=text.train(lines, kind="word", vocabulary=380), texts=lines))
 

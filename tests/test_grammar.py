@@ -400,11 +400,7 @@ def test_demo_pair_is_held_out_for_every_seed() -> None:
     [
         (kotatsu(negative=True), actions.Timing(PRESENT), "I don't eat mandarins at the kotatsu."),
         (kotatsu(negative=True), actions.Timing(PAST), "I didn't eat a mandarin at the kotatsu."),
-        (
-            kotatsu(people.DROPPED_YOU, question=True),
-            actions.Timing(PRESENT),
-            "Do you eat mandarins at the kotatsu?",
-        ),
+        (kotatsu(people.DROPPED_YOU, question=True), actions.Timing(PRESENT), "Do you eat mandarins at the kotatsu?"),
         (
             kotatsu(people.DROPPED_YOU, question=True),
             actions.Timing(PRESENT, EVERY[0], recurring=True),

@@ -572,7 +572,7 @@ def test_report_has_its_own_policy(tmp_path: Path) -> None:
 
 def test_non_finite_numbers_become_strings() -> None:
     assert [json_values.json_number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
-        *(0.333333, "NaN", "Infinity", "-Infinity"),
+        *(0.333333, "NaN", "Infinity", "-Infinity")
     ]
     assert json_values.replace_non_finite({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
     assert len(addresses(pipeline("decoder").model)) > 20
