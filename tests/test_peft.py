@@ -67,7 +67,7 @@ def build_twins(family: str, pairing: str) -> Twins:
     with tempfile.TemporaryDirectory() as folder:
         export(ours, Path(folder) / "model")
         theirs = getattr(transformers, f"AutoModelFor{AUTO[config.kind]}").from_pretrained(Path(folder) / "model")
-    theirs.config._name_or_path = ""  # the folder is gone
+    theirs.name_or_path = ""  # the folder is gone, and PEFT would look for it
     return Twins(ours, theirs.eval(), FAMILIES[family].rows(config))
 
 
