@@ -90,10 +90,7 @@ def parts() -> Iterator[tuple[str, str, Any]]:
     yield (
         "decoder between all characters",
         "decoder",
-        {
-            "type": "Sequence",
-            "decoders": [{"type": "BPEDecoder", "suffix": ""}] * 40,
-        },
+        {"type": "Sequence", "decoders": [{"type": "BPEDecoder", "suffix": ""}] * 40},
     )
     yield "many added tokens", "added_tokens", added_tokens(200_000)
     yield "long added tokens", "added_tokens", added_tokens(100, 100_000)

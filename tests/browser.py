@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -90,6 +90,9 @@ class Visit:
         """Check that there were no errors and no requests to other origins."""
         assert not self.errors, self.errors
         assert not self.foreign_requests, self.foreign_requests
+
+
+OpenPage = Callable[..., Visit]
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""Run the command line in this process; returns its output and exit code."""
+"""Run the command line in this process, or show its help in another one."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,3 +31,23 @@ def command(*words: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
     except SystemExit as end:
         code = int(end.code or 0)
     return Ended(code, *capfd.readouterr())
+
+
+HELP = """
+import sys, chumoku.cli
+for command in sys.argv[1:]:
+    sys.argv = ["chumoku", *command.split(), "--help"]
+    try: chumoku.cli.main()
+    except SystemExit as end: code = end.code
+    slow = {"torch", "matplotlib", "fastapi", "rich.progress"} & {*sys.modules}
+    if code or slow: sys.exit(f"{command}: code {code}, imported {slow}")
+"""
+
+
+def show_help(*commands: str) -> str:
+    """The output of --help of these commands, which must not import slow libraries."""
+    environment = {**os.environ, "COLUMNS": "200"}
+    words = [sys.executable, "-c", HELP, *commands]
+    finished = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout

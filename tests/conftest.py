@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from browser import open_browser
+from browser import OpenPage, Visit, open_browser, visit
+from bundles import chat_tokenizer, make_bundle
 from commands import Ask, command
 from hypothesis import settings
 
@@ -36,9 +37,29 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
+def open_page(browser: Any) -> Iterator[OpenPage]:
+    """Open an address; at the end of the test its page must have no errors and no requests to other origins."""
+    visits: list[Visit] = []
+
+    def open_(url: str, **options: Any) -> Visit:
+        visits.append(visit(browser, url, **options))
+        return visits[-1]
+
+    yield open_
+    for one in visits:
+        one.assert_clean()
+
+
+@pytest.fixture
 def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Run a command in this process."""
     return functools.partial(command, capfd=capfd, monkeypatch=monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small decoder with a chat template."""
+    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
 
 
 @pytest.fixture(scope="module")

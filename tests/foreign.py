@@ -13,22 +13,26 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from chumoku.models.model import EncoderDecoderModel, Model
+from chumoku.weights.open_model import load
 
 VOCABULARY, OTHER = 263, 269
 ROPE: dict[str, Any] = {"rope_theta": 777.0, "rope_type": "default"}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SCALINGS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "llama3": {**LLAMA3, "original_max_position_embeddings": 16},
+}
 
 
-def llama(**changes: Any) -> nn.Module:
+def llama(kind: str = "Llama", **changes: Any) -> nn.Module:
+    """A Llama, or a Mistral: the same tensors, with sliding-window attention."""
     sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 36, "intermediate_size": 41}
     sizes |= {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
-    sizes |= {
-        "max_position_embeddings": 67,
-        "rms_norm_eps": 1e-2,
-        "rope_parameters": ROPE,
-        "tie_word_embeddings": False,
-    }
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**sizes, **changes}))
+    sizes |= {"max_position_embeddings": 67, "rms_norm_eps": 1e-2, "rope_parameters": ROPE}
+    sizes |= {"tie_word_embeddings": False}
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **changes})
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
 
 
 def gpt2(**changes: Any) -> nn.Module:
@@ -68,8 +72,8 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "llama tied": lambda: llama(tie_word_embeddings=True),
     "llama biases": lambda: llama(attention_bias=True, mlp_bias=True),
     "llama one head each": lambda: llama(num_key_value_heads=6),
-    "llama linear": lambda: llama(rope_parameters={**ROPE, "rope_type": "linear", "factor": 3.0}),
-    "llama 3": lambda: llama(rope_parameters={**ROPE, **LLAMA3, "original_max_position_embeddings": 16}),
+    "llama linear": lambda: llama(rope_parameters={**ROPE, **SCALINGS["linear"]}),
+    "llama 3": lambda: llama(rope_parameters={**ROPE, **SCALINGS["llama3"]}),
     "marian": marian,
     "marian two tables": lambda: marian(share_encoder_decoder_embeddings=False, decoder_vocab_size=OTHER),
     "marian untied": lambda: marian(tie_word_embeddings=False, activation_function="swish", encoder_layers=3),
@@ -105,6 +109,12 @@ def save_variant(name: str, folder: Path) -> nn.Module:
         file = folder / "model.safetensors"
         save_file({**load_file(file), **tables}, file, {"format": "pt"})
     return theirs
+
+
+def make_twins(theirs: nn.Module, folder: Path) -> tuple[Model, nn.Module]:
+    """Our model with the random weights of theirs, and theirs."""
+    randomize(theirs).save_pretrained(folder)
+    return load(folder).model, theirs
 
 
 @torch.no_grad()

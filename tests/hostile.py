@@ -28,21 +28,11 @@ from chumoku.server.security.limits import Limits
 
 SLOWEST = 10.0
 LOOK = {"model": "writer", "text": "the cat", "new": 2}
+SAMPLING = {"temperature": 0.5, "top_p": 0.9, "n": 1, "stop": ["x"], "seed": 1, "logit_bias": {"5": 1.5}}
+PLAIN = {"stream": False, "stream_options": None}
+TRANSLATE = {"text": "a", "beam": 2, "n": 1, "max_tokens": 4, "alignment": True, "tree": True}
 VALID: dict[str, dict[str, Any]] = {
-    "/v1/completions": {
-        "model": "writer",
-        "prompt": "a",
-        "max_tokens": 3,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "n": 1,
-        "stop": ["x"],
-        "seed": 1,
-        "logprobs": 2,
-        "logit_bias": {"5": 1.5},
-        "stream": False,
-        "stream_options": None,
-    },
+    "/v1/completions": {**SAMPLING, **PLAIN, "model": "writer", "prompt": "a", "max_tokens": 3, "logprobs": 2},
     "/v1/chat/completions": {
         "model": "writer",
         "messages": [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}],
@@ -53,15 +43,7 @@ VALID: dict[str, dict[str, Any]] = {
         "stream_options": {"include_usage": True},
     },
     "/v1/embeddings": {"model": "encoder", "input": ["a", "b"], "encoding_format": "base64"},
-    "/v1/translate": {
-        "model": "translator",
-        "text": "a",
-        "beam": 2,
-        "n": 1,
-        "max_tokens": 4,
-        "alignment": True,
-        "tree": True,
-    },
+    "/v1/translate": {"model": "translator", **TRANSLATE},
     "/v1/look": {**LOOK, "maps": ["decoder"], "layer": 1},
     "/v1/look/tokens": LOOK,
     "/v1/look/addresses": LOOK,
@@ -245,16 +227,9 @@ def main() -> None:
             total, slowest = total + statuses, max(slowest, longest)
         wait_until_idle(server.state)
         assert server.client.get("/health").status_code == 200
-    print(
-        json.dumps(
-            {
-                "bodies": total.total(),
-                "statuses": {str(status): count for status, count in sorted(total.items())},
-                "slowest_seconds": round(slowest, 3),
-                "seconds": round(time.monotonic() - began, 1),
-            }
-        )
-    )
+    statuses = {str(status): count for status, count in sorted(total.items())}
+    seconds = {"slowest_seconds": round(slowest, 3), "seconds": round(time.monotonic() - began, 1)}
+    print(json.dumps({"bodies": total.total(), "statuses": statuses, **seconds}))
 
 
 if __name__ == "__main__":

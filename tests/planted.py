@@ -33,6 +33,7 @@ from chumoku.data.batches import IGNORE
 from chumoku.data.pairs import Pair
 from chumoku.doctor import Subject
 from chumoku.doctor.open_subject import subject_from_model, subject_from_recipe
+from chumoku.models import model as model_module
 from chumoku.models.build import build
 from chumoku.models.stack import Memory, Stack
 from chumoku.nn import attention, masks
@@ -47,7 +48,7 @@ from chumoku.training.recipe import read_recipe
 
 COUNT = 1000
 SIZES: dict[str, Any] = {"width": 24, "heads": 3, "layers": 2, "context": 29, "feedforward_width": 37}
-Patch = pytest.MonkeyPatch
+Patch, Batch = pytest.MonkeyPatch, dict[str, Tensor]
 
 
 class Subjects:
@@ -119,240 +120,228 @@ class PlantedBug(NamedTuple):
 class ModifiedBatches:
     """Batches modified by a function."""
 
-    def __init__(self, batches: Any, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    def __init__(self, batches: Any, change: Callable[[Batch], Batch]) -> None:
         self._batches, self._change = batches, change
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def batch(self, epoch: int, index: int, *share: Any) -> dict[str, Tensor]:
+    def batch(self, epoch: int, index: int, *share: Any) -> Batch:
         return self._change({name: table.clone() for name, table in self._batches.batch(epoch, index, *share).items()})
 
 
-def modify_batches(subject: Subject, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Subject:
+def modify_batches(subject: Subject, change: Callable[[Batch], Batch]) -> Subject:
     return replace(
         subject, train=ModifiedBatches(subject.train, change), validation=ModifiedBatches(subject.validation, change)
     )
 
 
+def change_model(kind: str, change: Callable[[Any], object], **config: Any) -> Plant:
+    """Change a new model of this kind."""
+
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.subject(kind, **config)
+        change(subject.model)
+        return subject
+
+    return plant
+
+
+def replace_method(owner: Any, name: str, wrap: Callable[[Any], Any], kind: str = "decoder", **config: Any) -> Plant:
+    """Replace a function or method by `wrap` of it while the subject is examined."""
+
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        patch.setattr(owner, name, wrap(getattr(owner, name)))
+        return subjects.subject(kind, **config)
+
+    return plant
+
+
+def change_batches(kind: str, change: Callable[[Batch], Batch]) -> Plant:
+    return lambda subjects, patch: modify_batches(subjects.subject(kind), change)
+
+
+def change_corpus(change: Callable[[list[Pair]], list[Pair]]) -> Plant:
+    """Change the pairs of a corpus without a model."""
+
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        corpus = subjects.corpus()
+        return replace(corpus, pairs=change(corpus.pairs))
+
+    return plant
+
+
+def change_texts(make: Callable[[list[str]], Subject]) -> Plant:
+    """Make a subject of the English sentences."""
+    return lambda subjects, patch: make([pair.target for pair in subjects.corpus().pairs])
+
+
 # Masks, rows and padding.
 
 
-def see_ahead(stack: Stack, by: int) -> None:
+def replace_rule(stack: Stack, change: Callable[[int, int], Tensor | None]) -> None:
+    """Replace the causal rule by what `change` returns for the number of queries and of keys, unless it is None."""
     usual = stack.attention_context
 
     def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
-        context = usual(positions, end, **rest)
-        if not context.causal:
+        context, rule = usual(positions, end, **rest), change(positions.shape[-1], end)
+        if not context.causal or rule is None:
             return context
-        new = positions.shape[-1]
-        rule = torch.ones(new, end, dtype=torch.bool).tril(end - new + by)
         return context._replace(causal=False, mask=rule if context.mask is None else context.mask & rule)
 
     stack.attention_context = attention_context  # type: ignore[method-assign]
 
 
-def mask_off_by_one(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    see_ahead(subject.model.decoder, 1)
-    return subject
+def see_ahead(model: Any) -> None:
+    replace_rule(model.decoder, lambda new, end: torch.ones(new, end, dtype=torch.bool).tril(end - new + 1))
 
 
-def mask_off_by_one_in_translation(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.translator(position="sinusoidal")
-    see_ahead(subject.model.decoder, 1)
-    return subject
-
-
-def no_causal_mask(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder(position="learned", norm="rms", feedforward="swiglu")
-    subject.model.decoder.causal = False
-    return subject
-
-
-def rule_off_by_one_beside_a_mask(subjects: Subjects, patch: Patch) -> Subject:
-    usual = masks.causal
-    patch.setattr(masks, "causal", lambda length, past=0, device=None: usual(length, past=past + 1)[:, : past + length])
-    return subjects.decoder()
-
-
-def mask_that_ends_too_early(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    stack = subject.model.decoder
-    usual = stack.attention_context
-
-    def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
-        context, new = usual(positions, end, **rest), positions.shape[-1]
-        if not context.causal or new <= 26:
-            return context
+def end_mask_too_early(model: Any) -> None:
+    def change(new: int, end: int) -> Tensor | None:
+        if new <= 26:
+            return None
         rule = torch.ones(new, end, dtype=torch.bool).tril(end - new)
         rule[26:, 26:] = True
-        return context._replace(causal=False, mask=rule if context.mask is None else context.mask & rule)
+        return rule
 
-    stack.attention_context = attention_context  # type: ignore[method-assign]
-    return subject
+    replace_rule(model.decoder, change)
 
 
-def first_row_in_later_rows(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    table = subject.model.decoder.embedding
-    usual = table.forward
-    table.forward = lambda tokens: torch.cat([(x := usual(tokens))[:4], x[4:] + x[:1]])
-    return subject
+mask_off_by_one = change_model("decoder", see_ahead)
+mask_off_by_one_in_translation = change_model("encoder-decoder", see_ahead, position="sinusoidal")
+mask_that_ends_too_early = change_model("decoder", end_mask_too_early)
+no_causal_mask = change_model(
+    "decoder",
+    lambda model: setattr(model.decoder, "causal", False),
+    position="learned",
+    norm="rms",
+    feedforward="swiglu",
+)
+rule_off_by_one_beside_a_mask = replace_method(
+    masks, "causal", lambda usual: lambda length, past=0, device=None: usual(length, past=past + 1)[:, : past + length]
+)
+
+
+def wrap_forward(part: Any, wrap: Callable[[Any], Any]) -> None:
+    part.forward = wrap(part.forward)
+
+
+first_row_in_later_rows = change_model(
+    "decoder",
+    lambda model: wrap_forward(
+        model.decoder.embedding, lambda usual: lambda tokens: torch.cat([(x := usual(tokens))[:4], x[4:] + x[:1]])
+    ),
+)
 
 
 def causal_encoder(kind: str) -> Plant:
-    def plant(subjects: Subjects, patch: Patch) -> Subject:
-        subject = subjects.subject(kind)
-        subject.model.encoder.causal = True
-        return subject
-
-    return plant
+    return change_model(kind, lambda model: setattr(model.encoder, "causal", True))
 
 
 def positions_all_zero(kind: str, position: str) -> Plant:
-    def plant(subjects: Subjects, patch: Patch) -> Subject:
-        subject = subjects.subject(kind, position=position)
-        stack = subject.model.decoder if kind == "decoder" else subject.model.encoder
+    def change(model: Any) -> None:
+        stack = model.decoder if kind == "decoder" else model.encoder
         part = stack.rotary if position == "rotary" else stack.position
-        usual = part.forward
-        part.forward = lambda positions, *rest: usual(torch.zeros_like(positions), *rest)
-        return subject
+        wrap_forward(part, lambda usual: lambda positions, *rest: usual(torch.zeros_like(positions), *rest))
 
-    return plant
+    return change_model(kind, change, position=position)
 
 
-def batch_norm(subjects: Subjects, patch: Patch) -> Subject:
-    return subjects.decoder(norm="batch")
-
-
-def statistics_of_the_batch(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.encoder(norm="batch")
-    for module in subject.model.modules():
+def use_statistics_of_the_batch(model: Any) -> None:
+    for module in model.modules():
         if hasattr(module, "momentum"):
 
             def forward(x: Tensor, module: Any = module) -> Tensor:
                 return F.batch_norm(x.flatten(0, -2), None, None, module.gamma, module.beta, True).view_as(x)
 
             module.forward = forward
-    return subject
 
 
-def source_mask_ignored(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.translator()
-    usual = subject.model.encoder.attention_context
-    subject.model.encoder.attention_context = lambda positions, end, **rest: usual(
-        positions, end, **{**rest, "mask": None}
-    )
-    return subject
+statistics_of_the_batch = change_model("encoder", use_statistics_of_the_batch, norm="batch")
 
 
-def memory_mask_ignored(subjects: Subjects, patch: Patch) -> Subject:
-    patch.setattr(Memory, "attention_context", property(lambda memory: UNMASKED))
-    return subjects.translator()
+def ignore_source_mask(model: Any) -> None:
+    usual = model.encoder.attention_context
+    model.encoder.attention_context = lambda positions, end, **rest: usual(positions, end, **{**rest, "mask": None})
 
 
-def pool_over_padding(subjects: Subjects, patch: Patch) -> Subject:
-    from chumoku.models import model
-
-    usual = model.pool
-    patch.setattr(model, "pool", lambda hidden, mask, **how: usual(hidden, None, **how))
-    return subjects.encoder()
-
-
-def swapped_pad_id(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        batch["source"][~batch["source_mask"]] = 2
-        return batch
-
-    return modify_batches(subjects.translator(), change)
-
-
-def swapped_target_pad_id(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        batch["target"][batch["labels"] == IGNORE] = 3
-        return batch
-
-    return modify_batches(subjects.translator(), change)
-
-
-def padding_counts_as_real(subjects: Subjects, patch: Patch) -> Subject:
-    return modify_batches(
-        subjects.translator(), lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])}
-    )
-
+source_mask_ignored = change_model("encoder-decoder", ignore_source_mask)
+memory_mask_ignored = replace_method(
+    Memory, "attention_context", lambda usual: property(lambda memory: UNMASKED), "encoder-decoder"
+)
+pool_over_padding = replace_method(
+    model_module, "pool", lambda usual: lambda hidden, mask, **how: usual(hidden, None, **how), "encoder"
+)
+swapped_pad_id = change_batches(
+    "encoder-decoder", lambda batch: {**batch, "source": batch["source"].masked_fill(~batch["source_mask"], 2)}
+)
+swapped_target_pad_id = change_batches(
+    "encoder-decoder", lambda batch: {**batch, "target": batch["target"].masked_fill(batch["labels"] == IGNORE, 3)}
+)
+padding_counts_as_real = change_batches(
+    "encoder-decoder", lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])}
+)
 
 # Caches and fast twins.
 
-
-def cache_position_off_by_one(subjects: Subjects, patch: Patch) -> Subject:
-    usual = Cache.positions
-    patch.setattr(Cache, "positions", lambda cache, new: usual(cache, new) + (1 if cache.used else 0))
-    return subjects.decoder()
-
-
-def cache_ignores_lengths(subjects: Subjects, patch: Patch) -> Subject:
-    patch.setattr(Cache, "advance", lambda cache, new, lengths=None: replace(cache, used=cache.used + new))
-    return subjects.decoder(position="relative")
-
-
-def cache_ignores_the_source_mask(subjects: Subjects, patch: Patch) -> Subject:
-    usual = Cache.with_memory
-    patch.setattr(Cache, "with_memory", lambda cache, memory, mask: usual(cache, memory, None))
-    return subjects.translator()
-
-
-def fused_with_another_scale(subjects: Subjects, patch: Patch) -> Subject:
-    usual = attention.attend_fused
-    patch.setattr(attention, "attend_fused", lambda query, *rest, **how: usual(1.5 * query, *rest, **how))
-    return subjects.encoder()
-
-
-def fused_norm_of_another_variance(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    norm = subject.model.decoder.norm
-    usual = norm.forward
-    norm.forward = lambda x: usual(x) * math.sqrt((x.shape[-1] - 1) / x.shape[-1])
-    return subject
+cache_position_off_by_one = replace_method(
+    Cache, "positions", lambda usual: lambda cache, new: usual(cache, new) + (1 if cache.used else 0)
+)
+cache_ignores_lengths = replace_method(
+    Cache,
+    "advance",
+    lambda usual: lambda cache, new, lengths=None: replace(cache, used=cache.used + new),
+    position="relative",
+)
+cache_ignores_the_source_mask = replace_method(
+    Cache, "with_memory", lambda usual: lambda cache, memory, mask: usual(cache, memory, None), "encoder-decoder"
+)
+fused_with_another_scale = replace_method(
+    attention, "attend_fused", lambda usual: lambda query, *rest, **how: usual(1.5 * query, *rest, **how), "encoder"
+)
+fused_norm_of_another_variance = change_model(
+    "decoder",
+    lambda model: wrap_forward(
+        model.decoder.norm, lambda usual: lambda x: usual(x) * math.sqrt((x.shape[-1] - 1) / x.shape[-1])
+    ),
+)
 
 
-def experts_lose_a_token(subjects: Subjects, patch: Patch) -> Subject:
-    usual = MixtureOfExperts.forward
-
+def lose_a_token(usual: Any) -> Any:
     def forward(experts: MixtureOfExperts, x: Tensor, losses: Any = None) -> Tensor:
         output = usual(experts, x, losses)
         kept = torch.ones_like(output[..., :1])
         kept[:, -1:] = 0.5
         return output * kept
 
-    patch.setattr(MixtureOfExperts, "forward", forward)
-    return subjects.decoder(experts=5, feedforward="swiglu")
+    return forward
 
+
+experts_lose_a_token = replace_method(MixtureOfExperts, "forward", lose_a_token, experts=5, feedforward="swiglu")
 
 # Training.
 
 
-def mean_of_means(subjects: Subjects, patch: Patch) -> Subject:
-    def train_step(run: Run, batches: list[dict[str, Tensor]], tokens: int) -> bool:
-        run.optimizer.zero_grad()
-        for batch in batches:
-            (run.module(batch) / count_labels(batch) / len(batches)).backward()
-        run.optimizer.step(run.recipe.peak_learning_rate)
-        return True
+def mean_train_step(run: Run, batches: list[Batch], tokens: int) -> bool:
+    run.optimizer.zero_grad()
+    for batch in batches:
+        (run.module(batch) / count_labels(batch) / len(batches)).backward()
+    run.optimizer.step(run.recipe.peak_learning_rate)
+    return True
 
-    patch.setattr(Run, "train_step", train_step)
-    return subjects.decoder()
+
+mean_of_means = replace_method(Run, "train_step", lambda usual: mean_train_step)
 
 
 class ZeroGradObjective(Objective):
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         for parameter in self.model.parameters():
             parameter.grad = None
         return super().forward(batch)
 
 
 class NegatedGradientObjective(Objective):
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         loss = super().forward(batch)
         return 2 * loss.detach() - loss
 
@@ -365,84 +354,66 @@ def with_objective(cls: type[Objective], kind: str) -> Plant:
     return plant
 
 
-def dropout_left_on(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    subject.model.decoder.blocks[1]._drop = lambda x: F.dropout(x, 0.3, True)
-    return subject
+def shift_labels_twice(batch: Batch) -> Batch:
+    labels = torch.roll(batch["labels"], -1, 1)
+    labels[:, -1] = IGNORE
+    return {**batch, "labels": labels}
 
 
-def part_left_in_training(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.encoder(dropout={"attention": 0.2})
-    subject.model.encoder.blocks[0].attention.train()
-    return subject
+def shuffle_labels(batch: Batch) -> Batch:
+    order = torch.randperm(batch["labels"].shape[1], generator=torch.Generator().manual_seed(1))
+    return {**batch, "labels": batch["labels"][:, order]}
 
 
-def labels_not_shifted(subjects: Subjects, patch: Patch) -> Subject:
-    return modify_batches(subjects.decoder(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
+def drop_begin_token(batch: Batch) -> Batch:
+    target = torch.cat([batch["target"][:, 1:], batch["target"][:, -1:]], 1)
+    labels = torch.cat([batch["labels"][:, 1:], torch.full_like(batch["labels"][:, :1], IGNORE)], 1)
+    return {**batch, "target": target, "labels": labels}
 
 
-def labels_shifted_twice(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        labels = torch.roll(batch["labels"], -1, 1)
-        labels[:, -1] = IGNORE
-        return {**batch, "labels": labels}
+def replace_end_token(with_begin: bool) -> Plant:
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.translator()
+        roles = subject.tokenizer.roles
+        new = roles.begin if with_begin else IGNORE
+        return modify_batches(
+            subject, lambda batch: {**batch, "labels": batch["labels"].masked_fill(batch["labels"] == roles.end, new)}
+        )
 
-    return modify_batches(subjects.decoder(), change)
-
-
-def target_labels_not_shifted(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {**batch, "labels": batch["target"].masked_fill(batch["labels"] == IGNORE, IGNORE)}
-
-    return modify_batches(subjects.translator(), change)
+    return plant
 
 
-def labels_shifted_from_their_masks(subjects: Subjects, patch: Patch) -> Subject:
-    return modify_batches(subjects.encoder(), lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)})
-
-
-def shuffled_labels(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        order = torch.randperm(batch["labels"].shape[1], generator=torch.Generator().manual_seed(1))
-        return {**batch, "labels": batch["labels"][:, order]}
-
-    return modify_batches(subjects.decoder(), change)
-
-
-def begin_token_instead_of_end(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.translator()
-    roles = subject.tokenizer.roles
-    return modify_batches(
-        subject,
-        lambda batch: {**batch, "labels": torch.where(batch["labels"] == roles.end, roles.begin, batch["labels"])},
-    )
-
-
-def no_end_token(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.translator()
-    end = subject.tokenizer.roles.end
-    return modify_batches(
-        subject, lambda batch: {**batch, "labels": batch["labels"].masked_fill(batch["labels"] == end, IGNORE)}
-    )
-
-
-def no_begin_token(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        target = torch.cat([batch["target"][:, 1:], batch["target"][:, -1:]], 1)
-        labels = torch.cat([batch["labels"][:, 1:], torch.full_like(batch["labels"][:, :1], IGNORE)], 1)
-        return {**batch, "target": target, "labels": labels}
-
-    return modify_batches(subjects.translator(), change)
+dropout_left_on = change_model(
+    "decoder", lambda model: setattr(model.decoder.blocks[1], "_drop", lambda x: F.dropout(x, 0.3, True))
+)
+part_left_in_training = change_model(
+    "encoder", lambda model: model.encoder.blocks[0].attention.train(), dropout={"attention": 0.2}
+)
+labels_not_shifted = change_batches("decoder", lambda batch: {**batch, "labels": batch["tokens"].clone()})
+labels_shifted_twice = change_batches("decoder", shift_labels_twice)
+target_labels_not_shifted = change_batches(
+    "encoder-decoder", lambda batch: {**batch, "labels": batch["target"].masked_fill(batch["labels"] == IGNORE, IGNORE)}
+)
+labels_shifted_from_their_masks = change_batches(
+    "encoder", lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)}
+)
+shuffled_labels = change_batches("decoder", shuffle_labels)
+begin_token_instead_of_end = replace_end_token(with_begin=True)
+no_end_token = replace_end_token(with_begin=False)
+no_begin_token = change_batches("encoder-decoder", drop_begin_token)
+sources_cut = change_batches(
+    "encoder-decoder", lambda batch: {**batch, **{name: batch[name][:, :2] for name in ("source", "source_mask")}}
+)
 
 
 def ignore_labels(kind: str, which: Callable[[Tensor], Tensor]) -> Plant:
     """Labels that are ignored where `which` of random numbers [B, T] says so."""
 
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def change(batch: Batch) -> Batch:
         numbers = torch.rand(batch["labels"].shape, generator=torch.Generator().manual_seed(2))
         return {**batch, "labels": batch["labels"].masked_fill(which(numbers), IGNORE)}
 
-    return lambda subjects, patch: modify_batches(subjects.subject(kind), change)
+    return change_batches(kind, change)
 
 
 def every_other(numbers: Tensor) -> Tensor:
@@ -460,87 +431,61 @@ def same_batch_always(subjects: Subjects, patch: Patch) -> Subject:
     return replace(subject, train=ModifiedBatches(subject.train, lambda batch: usual(0, 0)))
 
 
-def sources_cut(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {**batch, "source": batch["source"][:, :2], "source_mask": batch["source_mask"][:, :2]}
-
-    return modify_batches(subjects.translator(), change)
-
-
-def optimizer_without_feedforwards(subjects: Subjects, patch: Patch) -> Subject:
-    usual = optimizer._build
-
-    def build_without_feedforwards(parameters: dict[str, Any], settings: Any) -> Any:
-        return usual({name: one for name, one in parameters.items() if "feedforward." not in name}, settings)
-
-    patch.setattr(optimizer, "_build", build_without_feedforwards)
-    return subjects.decoder()
+def without_feedforwards(usual: Any) -> Any:
+    return lambda parameters, settings: usual(
+        {name: one for name, one in parameters.items() if "feedforward." not in name}, settings
+    )
 
 
-def tied_weights_differ(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    subject.model.head.weight = nn.Parameter(1.01 * subject.model.decoder.embedding.table.detach())
-    return subject
+def untie_weights(model: Any) -> None:
+    model.head.weight = nn.Parameter(1.01 * model.decoder.embedding.table.detach())
 
 
-def shared_tables_differ(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.translator(share_embeddings=True)
-    subject.model.encoder.embedding = copy.deepcopy(subject.model.decoder.embedding)
-    return subject
-
-
-def initial_weights_too_large(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder(tie_output=False)
-    subject.model.head.weight.data *= 100
-    return subject
-
-
-def frozen_parameter(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.translator()
-    subject.model.decoder.blocks[0].cross_attention.value.weight.requires_grad_(False)
-    return subject
-
-
-def detached_attention(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    inner = subject.model.decoder.blocks[1].attention
-    usual = inner.forward
-    inner.forward = lambda *args, **rest: usual(*args, **rest).detach()
-    return subject
-
-
-def dead_relu(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder(feedforward="relu")
-    subject.model.decoder.blocks[0].feedforward.up.bias.data.fill_(-50.0)
-    return subject
-
-
-def dead_experts(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.encoder(experts=5, norm="layer")
-    block = subject.model.encoder.blocks[0]
+def kill_experts(model: Any) -> None:
+    block = model.encoder.blocks[0]
     block.feedforward_norm.beta.data.fill_(1.0)
     block.feedforward.router.weight.data[3:] = -5.0
     block.feedforward.router.weight.data[:3].abs_()
-    return subject
 
 
-def not_a_number(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.translator()
-    subject.model.encoder.blocks[1].attention.query.weight.data[3, 5] = math.nan
-    return subject
+def set_nan(model: Any) -> None:
+    model.encoder.blocks[1].attention.query.weight.data[3, 5] = math.nan
 
 
-def overflowing_pass(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder()
-    subject.model.decoder.blocks[0].feedforward.up.weight.data *= 1e38
-    subject.model.decoder.blocks[0].feedforward.down.weight.data *= 1e38
-    return subject
+def overflow(model: Any) -> None:
+    for linear in (model.decoder.blocks[0].feedforward.up, model.decoder.blocks[0].feedforward.down):
+        linear.weight.data *= 1e38
 
 
-def embeddings_with_large_offset(subjects: Subjects, patch: Patch) -> Subject:
-    subject = subjects.decoder(tie_output=False, initialization="xavier")
-    subject.model.decoder.embedding.table.data += 30_000.0
-    return subject
+optimizer_without_feedforwards = replace_method(optimizer, "_build", without_feedforwards)
+tied_weights_differ = change_model("decoder", untie_weights)
+shared_tables_differ = change_model(
+    "encoder-decoder",
+    lambda model: setattr(model.encoder, "embedding", copy.deepcopy(model.decoder.embedding)),
+    share_embeddings=True,
+)
+initial_weights_too_large = change_model("decoder", lambda model: model.head.weight.data.mul_(100), tie_output=False)
+frozen_parameter = change_model(
+    "encoder-decoder", lambda model: model.decoder.blocks[0].cross_attention.value.weight.requires_grad_(False)
+)
+detached_attention = change_model(
+    "decoder",
+    lambda model: wrap_forward(
+        model.decoder.blocks[1].attention, lambda usual: lambda *args, **rest: usual(*args, **rest).detach()
+    ),
+)
+dead_relu = change_model(
+    "decoder", lambda model: model.decoder.blocks[0].feedforward.up.bias.data.fill_(-50.0), feedforward="relu"
+)
+dead_experts = change_model("encoder", kill_experts, experts=5, norm="layer")
+not_a_number = change_model("encoder-decoder", set_nan)
+overflowing_pass = change_model("decoder", overflow)
+embeddings_with_large_offset = change_model(
+    "decoder",
+    lambda model: model.decoder.embedding.table.data.add_(30_000.0),
+    tie_output=False,
+    initialization="xavier",
+)
 
 
 def overflow_in_fp16(subjects: Subjects, patch: Patch) -> Subject:
@@ -561,17 +506,16 @@ def tokenizer_of_another_language(subjects: Subjects, patch: Patch) -> Subject:
     return Subject(tokenizer=english, texts=[pair.source for pair in corpus.pairs])
 
 
-def tokenizer_that_lowercases(subjects: Subjects, patch: Patch) -> Subject:
+def lowercase(lines: list[str]) -> Subject:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    return Subject(tokenizer=Tokenizer(backend), texts=[pair.target for pair in subjects.corpus().pairs])
+    return Subject(tokenizer=Tokenizer(backend), texts=lines)
 
 
-def tokenizer_that_loses_spaces(subjects: Subjects, patch: Patch) -> Subject:
-    lines = [pair.target for pair in subjects.corpus().pairs]
+def lose_spaces(lines: list[str]) -> Subject:
     tokenizer = text.train(lines, kind="character", vocabulary=300)
     usual = tokenizer.decode_batch
     tokenizer.decode_batch = lambda batch, **how: [one.replace(" ", "") for one in usual(batch, **how)]  # type: ignore[method-assign]
@@ -586,10 +530,14 @@ def drop_words(tokenizer: Tokenizer, *words: str) -> Tokenizer:
     return Tokenizer(backend)
 
 
-def tokenizer_that_drops_words(subjects: Subjects, patch: Patch) -> Subject:
-    lines = [pair.target for pair in subjects.corpus().pairs]
+def drop_two_words(lines: list[str]) -> Subject:
     tokenizer = text.train(lines, kind="unigram", vocabulary=600)
     return Subject(tokenizer=drop_words(tokenizer, "not ", "the "), texts=lines)
+
+
+tokenizer_that_lowercases = change_texts(lowercase)
+tokenizer_that_loses_spaces = change_texts(lose_spaces)
+tokenizer_that_drops_words = change_texts(drop_two_words)
 
 
 def recipe_whose_tokenizer_drops_words(subjects: Subjects, patch: Patch) -> Subject:
@@ -638,37 +586,11 @@ def leaked_text(subjects: Subjects, patch: Patch) -> Subject:
     return replace(subject, validation_texts=[*subject.validation_texts, *subject.texts[40:55]])
 
 
-def duplicated_pairs(subjects: Subjects, patch: Patch) -> Subject:
+def misaligned_after_a_missing_line(subjects: Subjects, patch: Patch) -> Subject:
     corpus = subjects.corpus()
-    return replace(corpus, pairs=[*corpus.pairs, *corpus.pairs[::7]])
-
-
-def duplicated_lines(subjects: Subjects, patch: Patch) -> Subject:
-    lines = [
-        f"{one.target} {other.target}"
-        for one, other in zip(subjects.corpus().pairs, subjects.corpus().pairs[1:], strict=False)
-    ]
-    return Subject(texts=lines + lines[::5])
-
-
-def empty_sides(subjects: Subjects, patch: Patch) -> Subject:
-    corpus = subjects.corpus()
-    return replace(corpus, pairs=[Pair(p.source, " ") if n % 50 == 0 else p for n, p in enumerate(corpus.pairs)])
-
-
-def replacement_characters(subjects: Subjects, patch: Patch) -> Subject:
-    lines = [pair.target for pair in subjects.corpus().pairs]
-    return Subject(texts=[f"{line[:20]}\ufffd{line[21:]}" if n % 25 == 0 else line for n, line in enumerate(lines)])
-
-
-def untranslated_pairs(subjects: Subjects, patch: Patch) -> Subject:
-    pairs = subjects.corpus().pairs
-    return Subject(pairs=[Pair(p.target, p.target) if n % 4 == 0 else p for n, p in enumerate(pairs)])
-
-
-def swapped_languages(subjects: Subjects, patch: Patch) -> Subject:
-    corpus = subjects.corpus()
-    return replace(corpus, pairs=[Pair(p.target, p.source) if n % 37 == 0 else p for n, p in enumerate(corpus.pairs)])
+    sources, targets = ([pair[side] for pair in corpus.pairs] for side in (0, 1))
+    del targets[len(targets) // 2]
+    return replace(corpus, pairs=[Pair(*pair) for pair in zip(sources, targets, strict=False)])
 
 
 def swapped_columns(subjects: Subjects, patch: Patch) -> Subject:
@@ -677,24 +599,32 @@ def swapped_columns(subjects: Subjects, patch: Patch) -> Subject:
     return Subject(pairs=pairs, recipe=recipe)
 
 
-def misaligned_after_a_missing_line(subjects: Subjects, patch: Patch) -> Subject:
-    corpus = subjects.corpus()
-    sources, targets = ([pair[side] for pair in corpus.pairs] for side in (0, 1))
-    del targets[len(targets) // 2]
-    return replace(corpus, pairs=[Pair(*pair) for pair in zip(sources, targets, strict=False)])
+def untranslated_pairs(subjects: Subjects, patch: Patch) -> Subject:
+    pairs = subjects.corpus().pairs
+    return Subject(pairs=[Pair(p.target, p.target) if n % 4 == 0 else p for n, p in enumerate(pairs)])
 
 
-def misaligned_throughout(subjects: Subjects, patch: Patch) -> Subject:
-    corpus = subjects.corpus()
-    targets = [pair.target for pair in corpus.pairs]
-    return replace(corpus, pairs=[Pair(p.source, t) for p, t in zip(corpus.pairs, targets[1:], strict=False)])
+def duplicate_lines(lines: list[str]) -> Subject:
+    joined = [f"{one} {other}" for one, other in pairwise(lines)]
+    return Subject(texts=joined + joined[::5])
 
 
-def shuffled_targets(subjects: Subjects, patch: Patch) -> Subject:
-    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {**batch, **{name: torch.roll(batch[name], 1, 0) for name in ("target", "labels")}}
-
-    return modify_batches(subjects.translator(), change)
+duplicated_pairs = change_corpus(lambda pairs: [*pairs, *pairs[::7]])
+duplicated_lines = change_texts(duplicate_lines)
+empty_sides = change_corpus(lambda pairs: [Pair(p.source, " ") if n % 50 == 0 else p for n, p in enumerate(pairs)])
+replacement_characters = change_texts(
+    lambda lines: Subject(
+        texts=[f"{line[:20]}\ufffd{line[21:]}" if n % 25 == 0 else line for n, line in enumerate(lines)]
+    )
+)
+swapped_languages = change_corpus(
+    lambda pairs: [Pair(p.target, p.source) if n % 37 == 0 else p for n, p in enumerate(pairs)]
+)
+misaligned_throughout = change_corpus(lambda pairs: [Pair(one.source, other.target) for one, other in pairwise(pairs)])
+shuffled_targets = change_batches(
+    "encoder-decoder", lambda batch: {**batch, **{name: torch.roll(batch[name], 1, 0) for name in ("target", "labels")}}
+)
+rare_words = change_texts(lambda lines: Subject(tokenizer=text.train(lines, kind="word", vocabulary=380), texts=lines))
 
 
 # Files.
@@ -813,14 +743,9 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
 }
 
 
-def rare_words(subjects: Subjects, patch: Patch) -> Subject:
-    lines = [pair.target for pair in subjects.corpus().pairs]
-    return Subject(tokenizer=text.train(lines, kind="word", vocabulary=380), texts=lines)
-
-
 POSSIBLE_INTENTIONS: dict[str, PlantedBug] = {
     "rare words": PlantedBug("unknown", rare_words),
-    "batch norm": PlantedBug("mates", batch_norm),
+    "batch norm": PlantedBug("mates", lambda subjects, patch: subjects.decoder(norm="batch")),
     "only answers are learned": PlantedBug("labels", ignore_labels("decoder", beginning_of_each_row)),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -68,6 +70,28 @@ def serving(
             listening.close()
             assert not thread.is_alive(), "the server did not stop"
             assert state.stop(10), "a worker did not stop"
+
+
+@contextlib.contextmanager
+def serve_in_process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`chumoku serve` in another process, and the first line that it prints, which ends with the address."""
+    command = [sys.executable, "-m", "chumoku", "serve", *words, "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        until(lambda: is_healthy(line.split()[-1]), 30)
+        yield process, line
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def wait_until_idle(state: ServerState, seconds: float = 5.0) -> None:

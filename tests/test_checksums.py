@@ -77,10 +77,7 @@ def test_files_and_folders_are_flushed_in_order(tmp_path: Path, monkeypatch: pyt
         (lambda a: (a / "manifest.json").unlink(), "never finished"),
         (lambda a: (a / "manifest.json").write_text("[]"), "is not a valid manifest"),
         (lambda a: (a / "manifest.json").write_text("{" * 9000), "is not a valid manifest"),
-        (
-            lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "),
-            "formatting",
-        ),
+        (lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "), "formatting"),
     ],
 )
 def test_damaged_file_is_named(damage: object, message: str, tmp_path: Path) -> None:

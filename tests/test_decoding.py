@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from cells import CONTEXT, POSITIONS, VOCABULARY, Cell, tokens
-from test_families import copy_linear, copy_parameters, gpt2, llama, randomize
+from foreign import ROPE, SCALINGS, gpt2, llama, make_twins, marian
 
 from chumoku.data.order import generator
 from chumoku.decoding import batch_sampling as chosen_module
@@ -29,7 +29,7 @@ from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.translate import batches_by_length, translate
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
-from chumoku.models.config import Dropout, ModelConfig
+from chumoku.models.config import Dropout
 from chumoku.models.model import Model, Output
 from chumoku.text import Tokenizer, train
 
@@ -286,47 +286,10 @@ def test_compact_rows() -> None:
     assert compact_rows([6]) == [6]
 
 
-def marian() -> tuple[Model, torch.nn.Module]:
-    """Marian is the paper's model with halves for pairs, and pads for a beginning."""
-    sizes = {"vocab_size": 29, "d_model": 30, "max_position_embeddings": 64}
-    for side in ("encoder", "decoder"):
-        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 3, f"{side}_ffn_dim": 41}
-    special = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": BEGIN, "forced_eos_token_id": None}
-    theirs = transformers.MarianMTModel(
-        transformers.MarianConfig(**sizes, **special, scale_embedding=True, activation_function="gelu")
-    )
-    positions = [side.embed_positions.weight.clone() for side in (theirs.model.encoder, theirs.model.decoder)]
-    randomize(theirs)
-    paper = {"position": "sinusoidal", "pairing": "half", "placement": "post", "scale_embedding": True}
-    config = ModelConfig(
-        kind="encoder-decoder", vocabulary=29, width=30, layers=2, heads=3, feedforward_width=41,
-        share_embeddings=True, **paper,
-    )  # fmt: skip
-    ours = build(config)
-    with torch.no_grad():
-        theirs.model.shared.weight.mul_(1.5)
-        for side, table in zip((theirs.model.encoder, theirs.model.decoder), positions, strict=True):
-            side.embed_positions.weight.copy_(table)
-    copy_parameters(ours.decoder.embedding, theirs.model.shared.weight)
-    for stack, side in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
-        for block, layer in zip(stack.blocks, side.layers, strict=True):
-            pairs = [(block.attention, layer.self_attn, block.attention_norm, layer.self_attn_layer_norm)]
-            if block.cross_attention is not None:
-                names = (block.cross_attention, layer.encoder_attn, block.cross_attention_norm)
-                pairs.append((*names, layer.encoder_attn_layer_norm))
-            for attention, other, norm, other_norm in pairs:
-                for part, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj")):
-                    copy_linear(getattr(attention, part), getattr(other, name))
-                copy_linear(norm, other_norm)
-            copy_linear(block.feedforward.up, layer.fc1)
-            copy_linear(block.feedforward.down, layer.fc2)
-            copy_linear(block.feedforward_norm, layer.final_layer_norm)
-    return ours.double(), theirs.double()
-
-
 @pytest.mark.parametrize("beam", [1, 4])
-def test_marian_beam_search_equals_transformers(beam: int) -> None:
-    ours, theirs = marian()
+def test_marian_beam_search_equals_transformers(beam: int, tmp_path: Path) -> None:
+    theirs = marian(vocab_size=29, eos_token_id=END, activation_function="gelu")
+    ours, theirs = (model.double() for model in make_twins(theirs, tmp_path))
     source, mask = sources()
     options = {"num_beams": beam, "max_new_tokens": 13, "do_sample": False, "bad_words_ids": [[PAD], [BEGIN]]}
     if beam > 1:
@@ -344,9 +307,11 @@ def test_marian_beam_search_equals_transformers(beam: int) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-@pytest.mark.parametrize("family", [gpt2, functools.partial(llama, "llama3", False)], ids=["gpt2", "llama"])
-def test_decoder_generation_equals_transformers(family: Callable[[], tuple[Model, torch.nn.Module]], beam: int) -> None:
-    ours, theirs = (model.double() for model in family())
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_decoder_generation_equals_transformers(name: str, beam: int, tmp_path: Path) -> None:
+    rope = {**ROPE, **SCALINGS["llama3"]}
+    theirs = gpt2(vocab_size=29, n_positions=23) if name == "gpt2" else llama(vocab_size=29, rope_parameters=rope)
+    ours, theirs = (model.double() for model in make_twins(theirs, tmp_path))
     given = [prompt[:9] for prompt in prompts()]
     options = {"num_beams": beam, "max_new_tokens": 11, "do_sample": False, "eos_token_id": END, "pad_token_id": PAD}
     if beam > 1:

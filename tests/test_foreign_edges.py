@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +13,11 @@ import pytest
 import torch
 import transformers
 from bundles import byte_tokenizer, chat_tokenizer, make_bundle
+from commands import Ask
 from foreign import LLAMA3, VOCABULARY, llama, marian, outputs_of_both, randomize, save_model, save_variant
 from safetensors.torch import load_file, save_file
 from test_foreign import CLOSE, export, make_hub_cache, random_model
+from test_lora import attach_trained, states_equal
 from torch import Tensor, nn
 
 import chumoku
@@ -170,15 +171,8 @@ GPT2 = {"position": "learned", "feedforward": "gelu_tanh"}
 
 
 def small(**changes: Any) -> ModelConfig:
-    sizes: dict[str, Any] = {
-        "vocabulary": VOCABULARY,
-        "context": 67,
-        "layers": 2,
-        "width": 12,
-        "heads": 3,
-        "feedforward_width": 17,
-    }
-    return ModelConfig(**{**sizes, **changes})
+    sizes = {"vocabulary": VOCABULARY, "context": 67, "layers": 2, "width": 12, "heads": 3}
+    return ModelConfig(**{**sizes, "feedforward_width": 17, **changes})
 
 
 def export_to(folder: Path, config: ModelConfig, target: text.Tokenizer, source: text.Tokenizer | None = None) -> Path:
@@ -274,10 +268,8 @@ def test_special_ids_and_dtype_are_written(changes: dict[str, Any], tmp_path: Pa
 def test_transformers_generation_stops_at_our_end_token(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     end, begin = tokenizer.roles.end, tokenizer.roles.begin
-    decoder, translator = (
-        random_model(small(**GPT2, tie_output=False)),
-        random_model(small(**TRANSLATOR, output_bias=True)),
-    )
+    decoder = random_model(small(**GPT2, tie_output=False))
+    translator = random_model(small(**TRANSLATOR, output_bias=True))
     decoder.decoder.norm.gamma.zero_()  # type: ignore[union-attr]
     decoder.decoder.norm.beta.fill_(1.0)  # type: ignore[union-attr]
     decoder.head.weight.zero_()[end] = 1.0  # type: ignore[operator]
@@ -440,7 +432,7 @@ def test_bert_output_bias_round_trip(output_bias: bool, tmp_path: Path) -> None:
         folder = export(model, tmp_path / str(tied))
         again = load(folder).model
         assert again.config == config
-        assert all(torch.equal(tensor, tensors_of(again)[name]) for name, tensor in tensors_of(model).items())
+        assert states_equal(tensors_of(model), tensors_of(again))
         theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
         found, expected = outputs_of_both(again, theirs)
         assert (found - expected).abs().max() <= CLOSE
@@ -571,12 +563,7 @@ def test_config_that_needs_many_more_tensors_is_refused(name: str, keys: list[st
 
 
 def save_adapter(base: Path, folder: Path, named: str) -> Path:
-    model = load(base).model
-    lora.attach(model, lora.LoraSettings(rank=3), seed=2)
-    with torch.no_grad():
-        for parameter in lora.trainable_parameters(model).values():
-            parameter.normal_(0, 0.1, generator=torch.Generator().manual_seed(4))
-    lora.save(model, folder, base=named)
+    lora.save(attach_trained(load(base).model, lora.LoraSettings(rank=3), 2), folder, base=named)
     return folder
 
 
@@ -626,16 +613,9 @@ def test_adapter_base_may_be_a_relative_path(tmp_path: Path, monkeypatch: pytest
     folder = save_adapter(base, tmp_path / "models" / "adapter", "../base")
     monkeypatch.chdir(tmp_path)
     expected = chumoku.load(base, adapter=folder).model
-    assert all(
-        torch.equal(tensor, tensors_of(expected)[name])
-        for name, tensor in tensors_of(chumoku.load(folder).model).items()
-    )
+    assert states_equal(tensors_of(chumoku.load(folder).model), tensors_of(expected))
     path = folder / "adapter_config.json"
-    for other, hint in (
-        (None, "does not say which model"),
-        ("", "does not say"),
-        ("gone", "gone, which was not found"),
-    ):
+    for other, hint in ((None, "does not say which"), ("", "does not say"), ("gone", "gone, which was not found")):
         path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": other}))
         with pytest.raises(UsageError, match=hint):
             chumoku.load(folder)
@@ -654,24 +634,16 @@ def llama2c(path: Path, dim: int) -> Path:
 
 def test_llama2c_headers_that_look_like_pickle(tmp_path: Path) -> None:
     assert (640).to_bytes(4, "little")[:2] == b"\x80\x02"
-    for dim in (640, 896, 1152):
-        if dim == 640:
-            assert identify_model(llama2c(tmp_path / "a.bin", dim))[1] == "llama2.c"
-        else:
-            head = struct.pack("<7i", dim, 1, 1, 1, 1, 3, 2)
-            (tmp_path / "b.bin").write_bytes(head + bytes(99))
-            with pytest.raises(UsageError, match="not a model in a supported format"):
-                identify_model(tmp_path / "b.bin")
+    assert identify_model(llama2c(tmp_path / "a.bin", 640))[1] == "llama2.c"
+    for dim in (896, 1152):
+        (tmp_path / "b.bin").write_bytes(struct.pack("<7i", dim, 1, 1, 1, 1, 3, 2) + bytes(99))
+        with pytest.raises(UsageError, match="not a model in a supported format"):
+            identify_model(tmp_path / "b.bin")
     save_variant("gpt2", tmp_path / "folder")
     path = tmp_path / "folder" / WEIGHTS
     data = path.read_bytes()
-    for first in (
-        b"\x80\x02" + bytes(6),
-        b"\x80\x04\x95" + bytes(5),
-        b"PK\x03\x04" + bytes(4),
-        b"\x80\x05\x01" + bytes(5),
-    ):
-        path.write_bytes(first + data[8:])
+    for first in (b"\x80\x02", b"\x80\x04\x95", b"PK\x03\x04", b"\x80\x05\x01"):
+        path.write_bytes(first.ljust(8, b"\0") + data[8:])
         assert identify_model(path) == (tmp_path / "folder", "transformers")
 
 
@@ -708,16 +680,12 @@ def test_error_suggests_a_likely_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.GGUF", "x.pt", "x.PTH", "x.ckpt", "x.Bin", "x.data", "x.SafeTensors"])
-def test_unreadable_model_is_not_a_translation_file(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / name).write_text("one line\n")
-    (tmp_path / "references").write_text("one line\n")
-    monkeypatch.setattr(sys, "argv", ["chumoku", "evaluate", str(tmp_path / name), str(tmp_path / "references")])
-    with pytest.raises(SystemExit) as ended:
-        chumoku.cli.main()
-    assert ended.value.code == 2
-    assert "BLEU" not in capfd.readouterr().out
+def test_unreadable_model_is_not_a_translation_file(name: str, tmp_path: Path, ask: Ask) -> None:
+    for file in (name, "references"):
+        (tmp_path / file).write_text("one line\n")
+    ended = ask("evaluate", str(tmp_path / name), str(tmp_path / "references"))
+    assert ended.code == 2
+    assert "BLEU" not in ended.out
 
 
 # Converting
@@ -740,12 +708,12 @@ def test_concurrent_conversions_leave_one_result(tmp_path: Path, monkeypatch: py
 
 def test_unrelated_folders_are_kept(tmp_path: Path) -> None:
     source = make_bundle(tmp_path / "source", "decoder")
-    for end in ("writing", "replaced", "removed"):
-        (tmp_path / f"out.{end}").mkdir()
-        (tmp_path / f"out.{end}" / "thesis.txt").write_text("mine")
+    files = [tmp_path / f"out.{end}" / "thesis.txt" for end in ("writing", "replaced", "removed")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("mine")
     convert(source, tmp_path / "out", to="chumoku")
-    for end in ("writing", "replaced", "removed"):
-        assert (tmp_path / f"out.{end}" / "thesis.txt").read_text() == "mine"
+    assert {file.read_text() for file in files} == {"mine"}
 
 
 def test_certificate_is_not_overwritten(tmp_path: Path) -> None:
@@ -889,11 +857,8 @@ def test_quantized_tensors_are_assigned(head: str) -> None:
     config = small(width=32, heads=2, feedforward_width=64, **GPT2, tie_output=head == "tied")
     plain = random_model(config)
     tensors: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in tensors_of(plain).items()}
-    rounded = [
-        "decoder.embedding.table",
-        "decoder.blocks.1.feedforward.up.weight",
-        *["head.weight"] * (head == "rounded"),
-    ]
+    rounded = ["decoder.embedding.table", "decoder.blocks.1.feedforward.up.weight"]
+    rounded += ["head.weight"] * (head == "rounded")
     for seed, name in enumerate(rounded):
         stored_so = random_int8(*tensors[name].shape, seed)
         dict(plain.named_parameters())[name].copy_(stored_so.dequantize())

@@ -71,14 +71,23 @@ def ours() -> dict[str, Tokenizer]:
     }
 
 
+def load_bert(folder: Path, *pieces: str) -> Tokenizer:
+    names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces)
+    (folder / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
+    return load(folder)
+
+
+def assert_same(one: Tokenizer, other: Tokenizer, *names: str) -> None:
+    for name in names:
+        assert getattr(one, name) == getattr(other, name), name
+
+
 # Prefix and suffix
 
 
 def test_prefix_and_suffix(ours: dict[str, Tokenizer], tmp_path: Path) -> None:
     assert all(tokenizer.prefix_and_suffix == ((), ()) for tokenizer in ours.values())
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]
-    (tmp_path / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
-    bert = load(tmp_path)
+    bert = load_bert(tmp_path, "cat")
     assert bert.prefix_and_suffix == ((2,), (3,))
     assert bert.encode("cat") == [5], "encode adds no tokens"
     assert load(bert.save(tmp_path / "tokenizer.json")).prefix_and_suffix == bert.prefix_and_suffix
@@ -120,11 +129,7 @@ def test_stored_roles_are_saved(tmp_path: Path) -> None:
     tokenizer = tokenizer_with_prefix()
     assert tokenizer.roles.end == tokenizer.specials["<over>"] != tokenizer.specials["</s>"]
     again = load(tokenizer.save(tmp_path / "tokenizer.json"))
-    assert (again.roles, again.prefix_and_suffix, again.fingerprint) == (
-        tokenizer.roles,
-        tokenizer.prefix_and_suffix,
-        tokenizer.fingerprint,
-    )
+    assert_same(again, tokenizer, "roles", "prefix_and_suffix", "fingerprint")
 
 
 def test_decoders_of_t5_and_marian_begin_with_pad(ours: dict[str, Tokenizer]) -> None:
@@ -208,12 +213,7 @@ def test_our_tokenizers_round_trip_through_gguf(ours: dict[str, Tokenizer], kind
     for text in TEXTS:
         assert again.encode(text) == tokenizer.encode(text), text
         assert again.decode(tokenizer.encode(text)) == tokenizer.decode(tokenizer.encode(text))
-    assert (again.size, again.roles, again.prefix_and_suffix) == (
-        tokenizer.size,
-        tokenizer.roles,
-        tokenizer.prefix_and_suffix,
-    )
-    assert again.specials == tokenizer.specials
+    assert_same(again, tokenizer, "size", "roles", "prefix_and_suffix", "specials")
 
 
 @pytest.mark.parametrize(
@@ -240,34 +240,14 @@ def test_sentencepiece_models_round_trip_through_gguf(kind: str, options: dict[s
 
 
 def test_bert_round_trips_through_gguf(tmp_path: Path) -> None:
-    names = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        "cat",
-        "dog",
-        "##s",
-        "##at",
-        "c",
-        "ℝ",
-        "[unused7]",
-        "#",
-        "##",
-    ]
-    (tmp_path / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
-    tokenizer = load(tmp_path)
+    tokenizer = load_bert(tmp_path, "cat", "dog", "##s", "##at", "c", "ℝ", "[unused7]", "#", "##")
     fields = to_ggml(tokenizer)
     assert fields["tokenizer.ggml.tokens"][5:9] == ["▁cat", "▁dog", "s", "at"]
     again = from_ggml(fields)
     for text in ("CATS dog", "Éclair cat#", "## ℝ", "zebra"):
         assert again.encode(text) == tokenizer.encode(text), text
-    assert (again.roles, again.prefix_and_suffix, again.prefix_and_suffix) == (
-        tokenizer.roles,
-        ((2,), (3,)),
-        tokenizer.prefix_and_suffix,
-    )
+    assert_same(again, tokenizer, "roles", "prefix_and_suffix")
+    assert again.prefix_and_suffix == ((2,), (3,))
     assert tokenizer.encode("CAT") == [5], "a capital letter without a lower-case form does not make a vocabulary cased"
 
 
@@ -568,11 +548,7 @@ def test_ours_open_in_transformers(ours: dict[str, Tokenizer], kind: str, tmp_pa
     assert found == (roles.pad, roles.begin, roles.end, roles.unknown, roles.mask)
     assert theirs.model_max_length == 71
     again = load(tmp_path)
-    assert (again.fingerprint, again.roles, again.prefix_and_suffix) == (
-        tokenizer.fingerprint,
-        roles,
-        tokenizer.prefix_and_suffix,
-    )
+    assert_same(again, tokenizer, "fingerprint", "roles", "prefix_and_suffix")
 
 
 def test_dictionary_is_not_exported_to_transformers(tmp_path: Path) -> None:

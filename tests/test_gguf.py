@@ -475,10 +475,7 @@ def test_ordinary_strings_are_read_in_batches(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     "data",
-    [
-        text(b"x" + bytes(7) + b"yz") + text("q"),
-        text("x") + bytes([10, 0, 0, 0, 1, 0, 0, 0]) + b"q" + bytes(8) + b"r",
-    ],
+    [text(b"x" + bytes(7) + b"yz") + text("q"), text("x") + bytes([10, 0, 0, 0, 1, 0, 0, 0]) + b"q" + bytes(8) + b"r"],
     ids=["zeros inside, like a length's", "a length with more than its first byte"],
 )
 def test_batch_reader_rejects_other_data(data: bytes) -> None:

@@ -220,7 +220,7 @@ def test_lexicon_is_read_with_the_first_sentence() -> None:
         "loaded = lambda: any(name.startswith('chumoku.data.grammar.lexicon.words') for name in sys.modules)\n"
         "assert not loaded(); grammar.generate(1); assert loaded()"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_dice_use_only_random_random() -> None:
@@ -400,11 +400,7 @@ def test_demo_pair_is_held_out_for_every_seed() -> None:
     [
         (kotatsu(negative=True), actions.Timing(PRESENT), "I don't eat mandarins at the kotatsu."),
         (kotatsu(negative=True), actions.Timing(PAST), "I didn't eat a mandarin at the kotatsu."),
-        (
-            kotatsu(people.DROPPED_YOU, question=True),
-            actions.Timing(PRESENT),
-            "Do you eat mandarins at the kotatsu?",
-        ),
+        (kotatsu(people.DROPPED_YOU, question=True), actions.Timing(PRESENT), "Do you eat mandarins at the kotatsu?"),
         (
             kotatsu(people.DROPPED_YOU, question=True),
             actions.Timing(PRESENT, EVERY[0], recurring=True),

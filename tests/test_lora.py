@@ -386,10 +386,7 @@ def test_targets_by_address() -> None:
             "decoder.blocks.*.atention.query",
             r"decoder\.blocks\.\*\.atention\.query matches no matrix of this model\. Did you mean deco",
         ),
-        (
-            "decoder.embedding",
-            "decoder.embedding matches no matrix .*; embedding tables, norms, logits",
-        ),
+        ("decoder.embedding", "decoder.embedding matches no matrix .*; embedding tables, norms, logits"),
         ("head", "head matches no matrix"),
         ("decoder.norm", "decoder.norm matches no matrix"),
         ("encoder.**", "matches no matrix of this model"),

@@ -65,10 +65,7 @@ def test_bert_and_llama_presets_have_the_size_of_transformers() -> None:
     with torch.device("meta"):
         encoder = transformers.BertModel(minilm, add_pooling_layer=False)
     assert count(preset("minilm-l6")).parameters == sum(p.numel() for p in encoder.parameters())
-    shapes = {
-        "llama-1b": (128256, 2048, 8192, 16, 32, 8),
-        "smollm2-135m": (49152, 576, 1536, 30, 9, 3),
-    }
+    shapes = {"llama-1b": (128256, 2048, 8192, 16, 32, 8), "smollm2-135m": (49152, 576, 1536, 30, 9, 3)}
     for name, (vocabulary, width, hidden, layers, heads, kv_heads) in shapes.items():
         llama = transformers.LlamaConfig(
             vocab_size=vocabulary,

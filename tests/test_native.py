@@ -112,10 +112,7 @@ def share_slots(engine: NativeEngine, slots: list[int | None]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "broken"),
-    [
-        ("_assign_slots", share_slots),
-        ("_copy_to_own_slots", lambda engine: None),
-    ],
+    [("_assign_slots", share_slots), ("_copy_to_own_slots", lambda engine: None)],
     ids=["two rows in one slot", "shared positions are overwritten"],
 )
 def test_broken_slots_are_caught(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,12 +110,7 @@ def test_empty_and_long_texts_are_named(encoder: Pipeline, empty: str) -> None:
 # Chat
 
 
-TALK = [
-    Message("system", "Be brief."),
-    Message("user", "Hello"),
-    Message("assistant", "Hi."),
-    Message("user", "Who?"),
-]
+TALK = [Message("system", "Be brief."), Message("user", "Hello"), Message("assistant", "Hi."), Message("user", "Who?")]
 CHATML = (
     "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi.<|im_end|>\n"
     "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"

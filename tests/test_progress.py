@@ -254,17 +254,12 @@ def test_sample_is_evenly_spaced() -> None:
 
 def quick_recipe(tmp_path: Path, optimizer: str) -> Any:
     (tmp_path / "text.txt").write_text("one two three\n" * 50)
+    sizes = {"batch_size": 31, "sequence_length": 29}
     return read_recipe(
         {
             "model": {"preset": "tiny-decoder"},
             "data": {"files": str(tmp_path / "text.txt")},
-            "train": {
-                "out": str(tmp_path / "out"),
-                "batch_size": 31,
-                "sequence_length": 29,
-                "compile": True,
-                "device": "cpu",
-            },
+            "train": {**sizes, "out": str(tmp_path / "out"), "compile": True, "device": "cpu"},
             "optimizer": {"kind": optimizer, "learning_rate": 0.01},
         }
     )

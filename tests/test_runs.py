@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from faults import KINDS, recipe_for
 from rich.console import Console
 from safetensors import SafetensorError
+from serving import until
 from torch import Tensor
 
 import chumoku
@@ -61,6 +63,35 @@ def go(recipe: dict[str, Any], *, resume: bool = False, log: ConsoleLog | None =
     return train(recipe, resume=resume, console=(log or ConsoleLog()).console)
 
 
+Run = Callable[..., TrainResult]
+
+
+@pytest.fixture
+def run(corpora: Path, tmp_path: Path) -> Run:
+    """Train a very small model in a folder of this name."""
+
+    def train_in(
+        name: str = "", *, kind: str = "decoder", resume: bool = False, log: Any = None, **changes: Any
+    ) -> Any:
+        return go(recipe_for(kind, corpora, tmp_path / name, **changes), resume=resume, log=log)
+
+    return train_in
+
+
+@pytest.fixture(scope="module")
+def finished(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run, for tests that do not change it."""
+    out = tmp_path_factory.mktemp("finished")
+    go(recipe_for("decoder", corpora, out))
+    return out
+
+
+@pytest.fixture
+def finished_run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+
+
 def newest(out: Path) -> Path:
     found = Checkpoints(out / "checkpoints", keep=1, world=HERE, notify=print).newest()
     assert found is not None
@@ -78,6 +109,11 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def losses(out: Path) -> list[float]:
     return [line["loss"] for line in read_metrics(out / "metrics.jsonl") if "loss" in line]
+
+
+def validation_losses(out: Path) -> list[tuple[int, float]]:
+    lines = read_metrics(out / "metrics.jsonl")
+    return [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,67 +141,51 @@ def test_run_writes_all_files(kind: str, corpora: Path, tmp_path: Path) -> None:
     assert {"encoder": "[", "decoder": "▸", "encoder-decoder": "→"}[kind] in log.text
 
 
-def test_bundle_contains_the_model(corpora: Path, tmp_path: Path) -> None:
-    trained = go(recipe_for("decoder", corpora, tmp_path))
-    loaded = chumoku.load(trained.last)
-    state = read_tensors(newest(tmp_path)).model
+def test_bundle_contains_the_model(finished: Path) -> None:
+    loaded = chumoku.load(finished / "last")
+    state = read_tensors(newest(finished)).model
     assert equal(dict(loaded.model.named_parameters()), dict(state))
     assert not loaded.model.training
     assert generate(loaded.model, [[5, 3]], max_new_tokens=3, temperature=0)
-    assert equal(dict(chumoku.load(tmp_path).model.named_parameters()), dict(state)), "a run's folder is its last/"
+    assert equal(dict(chumoku.load(finished).model.named_parameters()), dict(state)), "a run's folder is its last/"
 
 
-def test_the_same_recipe_gives_the_same_run(corpora: Path, tmp_path: Path) -> None:
+def test_the_same_recipe_gives_the_same_run(run: Run, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"model": {"dropout": {"sublayer": 0.2}}}
     for name in ("one", "two"):
-        go(recipe_for("encoder", corpora, tmp_path / name, **changes))
-    go(recipe_for("encoder", corpora, tmp_path / "other", **changes, train={"seed": 1}))
+        run(name, kind="encoder", **changes)
+    run("other", kind="encoder", **changes, train={"seed": 1})
     assert equal(everything(tmp_path / "one"), everything(tmp_path / "two"))
     assert not equal(everything(tmp_path / "one"), everything(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
-def test_accumulated_batches_are_one_large_batch(kind: str, corpora: Path, tmp_path: Path) -> None:
+def test_accumulated_batches_are_one_large_batch(kind: str, run: Run, tmp_path: Path) -> None:
     """Hidden tokens are more in one row than in another, so a mean of means would show."""
-    go(recipe_for(kind, corpora, tmp_path / "large", train={"batch_size": 21, "steps": 13, "log_every": 1}))
-    go(
-        recipe_for(
-            kind,
-            corpora,
-            tmp_path / "small",
-            train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1},
-        )
-    )
+    run("large", kind=kind, train={"batch_size": 21, "steps": 13, "log_every": 1})
+    run("small", kind=kind, train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1})
     assert losses(tmp_path / "small") == pytest.approx(losses(tmp_path / "large"), rel=1e-5)
 
 
-def test_a_mean_of_means_is_caught(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mean_of_means_is_caught(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Objective.forward
 
     def own_mean(self: Objective, batch: dict[str, Tensor]) -> Tensor:
         count = (batch["labels"] != -100).sum()
         return plain(self, batch) / count * 23.0  # each batch divided by its own tokens
 
-    go(recipe_for("encoder", corpora, tmp_path / "large", train={"batch_size": 21, "steps": 13, "log_every": 1}))
+    run("large", kind="encoder", train={"batch_size": 21, "steps": 13, "log_every": 1})
     monkeypatch.setattr(Objective, "forward", own_mean)
-    go(
-        recipe_for(
-            "encoder",
-            corpora,
-            tmp_path / "small",
-            train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1},
-        )
-    )
+    run("small", kind="encoder", train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1})
     large, small = losses(tmp_path / "large"), losses(tmp_path / "small")
     assert max(abs(a / large[0] - b / small[0]) for a, b in zip(large, small, strict=True)) > 1e-4
 
 
-def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path))
-    before = everything(tmp_path)
+def test_a_run_is_not_overwritten(run: Run, finished_run: Path) -> None:
+    before = everything(finished_run)
     with pytest.raises(UsageError, match=r"already contains a run, at step 37\. Continue it with --resume"):
-        go(recipe_for("decoder", corpora, tmp_path))
-    assert equal(before, everything(tmp_path))
+        run()
+    assert equal(before, everything(finished_run))
 
 
 @pytest.mark.parametrize(
@@ -182,27 +202,29 @@ def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
         ({"data": {"files": "other"}}, "corpus: "),
     ],
 )
-def test_another_run_is_not_resumed(changes: dict[str, Any], said: str, corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
+def test_another_run_is_not_resumed(
+    changes: dict[str, Any], said: str, run: Run, corpora: Path, tmp_path: Path
+) -> None:
+    run(train={"steps": 9})
     before = everything(tmp_path)
     if "data" in changes and "files" in changes["data"]:
         other = tmp_path / "other.txt"
         other.write_text((corpora / "text.txt").read_text("utf-8").replace("the", "a"), "utf-8")
         changes = {"data": {"files": str(other)}}
     with pytest.raises(UsageError, match="belongs to another run") as caught:
-        go(recipe_for("decoder", corpora, tmp_path, **changes), resume=True)
+        run(resume=True, **changes)
     assert said in str(caught.value)
     assert equal(before, everything(tmp_path))
     kept = json.loads((tmp_path / "recipe.json").read_text("utf-8"))
     assert kept["train"]["steps"] == 9, "a refused run leaves no recipe"
 
 
-def test_a_run_may_be_made_longer(corpora: Path, tmp_path: Path) -> None:
+def test_a_run_may_be_made_longer(run: Run, tmp_path: Path) -> None:
     constant = {"schedule": {"kind": "constant"}}
-    go(recipe_for("decoder", corpora, tmp_path / "whole", **constant))
-    go(recipe_for("decoder", corpora, tmp_path / "parts", train={"steps": 20}, **constant))
+    run("whole", **constant)
+    run("parts", train={"steps": 20}, **constant)
     log = ConsoleLog()
-    go(recipe_for("decoder", corpora, tmp_path / "parts", **constant), resume=True, log=log)
+    run("parts", resume=True, log=log, **constant)
     assert "Resumed from" in log.text
     assert "Changed since the last run: train.steps: 20 then, 37 now." in log.text
     assert "step-00000020" in log.text
@@ -211,80 +233,79 @@ def test_a_run_may_be_made_longer(corpora: Path, tmp_path: Path) -> None:
     assert steps == sorted(steps)
 
 
-def test_a_damaged_checkpoint_is_set_aside(corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path))
-    expected = everything(tmp_path)
-    path = newest(tmp_path)
+def test_a_damaged_checkpoint_is_set_aside(run: Run, finished_run: Path) -> None:
+    expected = everything(finished_run)
+    path = newest(finished_run)
     file = path / "optimizer.safetensors"
     data = bytearray(file.read_bytes())
     data[-7] ^= 1
     file.write_bytes(bytes(data))
     log = ConsoleLog()
-    go(recipe_for("decoder", corpora, tmp_path), resume=True, log=log)
+    run(resume=True, log=log)
     assert f"renamed to {path}.bad" in log.text
     assert "optimizer.safetensors is damaged" in log.text
     assert Path(f"{path}.bad").is_dir()
-    assert equal(expected, everything(tmp_path))
+    assert equal(expected, everything(finished_run))
 
 
-def test_resume_is_refused_if_every_checkpoint_is_damaged(corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path))
-    before = len(read_metrics(tmp_path / "metrics.jsonl"))
-    for path in (tmp_path / "checkpoints").iterdir():
+def test_resume_is_refused_if_every_checkpoint_is_damaged(run: Run, finished_run: Path) -> None:
+    before = len(read_metrics(finished_run / "metrics.jsonl"))
+    for path in (finished_run / "checkpoints").iterdir():
         (path / "README.md").unlink()
     (Path(f"{path}.bad")).mkdir()
     with pytest.raises(UsageError, match=r"Every checkpoint in .* is damaged; they were renamed to \.bad"):
-        go(recipe_for("decoder", corpora, tmp_path), resume=True)
-    assert len(list((tmp_path / "checkpoints").glob("*.bad*"))) == 4, "none overwrites another"
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == before
+        run(resume=True)
+    assert len(list((finished_run / "checkpoints").glob("*.bad*"))) == 4, "none overwrites another"
+    assert len(read_metrics(finished_run / "metrics.jsonl")) == before
 
 
-def test_average_skips_damaged_checkpoints(corpora: Path, tmp_path: Path) -> None:
-    recipe = recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 3})
-    go(recipe)
+def test_average_skips_damaged_checkpoints(run: Run, tmp_path: Path) -> None:
+    run(train={"average_checkpoints": 3})
     (tmp_path / "checkpoints" / "step-00000036" / "config.json").write_text("{}")
     log = ConsoleLog()
-    assert go(recipe, resume=True, log=log).finished
+    assert run(resume=True, log=log, train={"average_checkpoints": 3}).finished
     assert "The mean of the last 2 checkpoints" in log.text
 
 
-def test_resume_with_fewer_steps_is_refused(corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path))
+def test_resume_with_fewer_steps_is_refused(run: Run, finished_run: Path) -> None:
     with pytest.raises(UsageError, match=r"is at step 37, beyond train\.steps = 20"):
-        go(recipe_for("decoder", corpora, tmp_path, train={"steps": 20}), resume=True)
+        run(resume=True, train={"steps": 20})
 
 
-def test_resume_without_checkpoint_starts_at_step_one(corpora: Path, tmp_path: Path) -> None:
+def test_resume_without_checkpoint_starts_at_step_one(run: Run) -> None:
     log = ConsoleLog()
-    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 7}), resume=True, log=log)
+    run(resume=True, log=log, train={"steps": 7})
     assert "no checkpoint to resume" in log.text
 
 
-def test_two_runs_cannot_share_a_folder(corpora: Path, tmp_path: Path) -> None:
+def test_two_runs_cannot_share_a_folder(run: Run, tmp_path: Path) -> None:
     with lock_folder(tmp_path), pytest.raises(BusyError, match=f"in use by a run .process {os.getpid()}"):
-        go(recipe_for("decoder", corpora, tmp_path))
-    go(recipe_for("decoder", corpora, tmp_path))
+        run()
+    run()
 
 
-def test_unwritable_folders_are_refused(corpora: Path, tmp_path: Path) -> None:
+def test_unwritable_folders_are_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written to"):
-        go(recipe_for("decoder", corpora, tmp_path / "file" / "run"))
+        run("file/run")
+
+
+def fill_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(folder)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
 
 
 def test_a_full_disk_is_refused_before_the_first_step(
-    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    fill_disk(tmp_path, monkeypatch)
     with pytest.raises(StorageError, match=r"needs [\d,]+ bytes for checkpoints and 1,000 are free"):
-        go(recipe_for("decoder", corpora, tmp_path))
+        run()
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_disk_check_counts_replaceable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    fill_disk(tmp_path, monkeypatch)
     for place in ("data", "checkpoints/step-00000003"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "file").write_bytes(bytes(5000))
@@ -328,12 +349,10 @@ def test_training_continues_if_the_disk_fills_up(
         go({**recipe, "train": {**recipe["train"], "out": str(tmp_path / "never"), "steps": 7}})
 
 
-def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
+def start(*words: str, **options: Any) -> subprocess.Popen[str]:
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "chumoku", "train", *words]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, env=environment
-    )
+    return subprocess.Popen([sys.executable, "-m", *words], **streams, env=environment, **options)
 
 
 def toml(tables: dict[str, dict[str, Any]], path: Path) -> str:
@@ -345,20 +364,13 @@ def toml(tables: dict[str, dict[str, Any]], path: Path) -> str:
     return str(path)
 
 
-def wait_for(condition: Any, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     schedule = {"schedule": {"kind": "constant"}}
     tables = recipe_for("decoder", corpora, out, train={"steps": 100_000, "save_every": 50_000}, **schedule)
-    run = start(toml(tables, tmp_path / "recipe.toml"), cwd=tmp_path)
-    wait_for(lambda: (out / "metrics.jsonl").exists() and len(read_metrics(out / "metrics.jsonl")) > 3)
+    run = start("chumoku", "train", toml(tables, tmp_path / "recipe.toml"), cwd=tmp_path)
+    until(lambda: len(read_metrics(out / "metrics.jsonl")) > 3, 60.0)
     began = time.monotonic()
     run.send_signal(number)
     output, _ = run.communicate(timeout=30)
@@ -369,7 +381,7 @@ def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_pat
     step = read_state(newest(out)).step
     assert step > 0
     reference = {**tables, "train": {**tables["train"], "out": str(tmp_path / "reference"), "steps": step}}
-    other = start(toml(reference, tmp_path / "reference.toml"), cwd=tmp_path)
+    other = start("chumoku", "train", toml(reference, tmp_path / "reference.toml"), cwd=tmp_path)
     output, _ = other.communicate(timeout=100)
     assert other.returncode == 0, output
     assert equal(everything(out), everything(tmp_path / "reference"))
@@ -377,7 +389,7 @@ def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_pat
 
 def test_closed_output_pipe_does_not_stop_training(corpora: Path, tmp_path: Path) -> None:
     recipe = toml(recipe_for("decoder", corpora, tmp_path / "run", train={"steps": 400}), tmp_path / "recipe.toml")
-    run = start(recipe, cwd=tmp_path)
+    run = start("chumoku", "train", recipe, cwd=tmp_path)
     assert run.stdout is not None
     run.stdout.readline()
     run.stdout.close()
@@ -429,30 +441,28 @@ def test_non_finite_step_is_skipped(
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "batch"}])
 def test_skipped_step_changes_nothing(
-    changes: dict[str, Any], corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, {8}, math.nan)
-    go(recipe_for("decoder", corpora, tmp_path, model=changes, train={"steps": 8, "save_every": 1}))
+    run(model=changes, train={"steps": 8, "save_every": 1})
     kept = [read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").flatten() for step in (7, 8)]
     assert equal(*kept)
 
 
-def test_too_many_bad_steps_end_a_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bad_steps_end_a_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, set(range(6, 100)), math.nan)
     with pytest.raises(DivergedError, match=r"3 steps in a row .* first in .*last good checkpoint is .*step-00000006"):
-        go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3}))
+        run(train={"max_bad_steps": 3})
     assert read_state(newest(tmp_path)).step == 6
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
 
 
-def test_bad_steps_count_in_a_row(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_steps_count_in_a_row(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, {3, 4, 6, 7, 9}, math.nan)
-    assert go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3})).finished
+    assert run(train={"max_bad_steps": 3}).finished
 
 
-def test_non_finite_validation_is_never_the_best(
-    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_non_finite_validation_is_never_the_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, calls = Evaluator.loss, {"count": 0}
 
     def loss(self: Evaluator, **words: Any) -> float | None:
@@ -461,30 +471,30 @@ def test_non_finite_validation_is_never_the_best(
         return math.nan if calls["count"] == 1 else found
 
     monkeypatch.setattr(Evaluator, "loss", loss)
-    trained = go(recipe_for("decoder", corpora, tmp_path))
+    trained = run()
     assert trained.best_loss is not None
     assert math.isfinite(trained.best_loss)
 
 
-def test_gradient_is_clipped_to_max_grad_norm(corpora: Path, tmp_path: Path) -> None:
+def test_gradient_is_clipped_to_max_grad_norm(run: Run, tmp_path: Path) -> None:
     """w ← w − r · g with |g| ≤ 0.001: so far apart can two steps be, and no further."""
     changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}}
     changes |= {
         "train": {"max_grad_norm": 0.001, "steps": 8, "save_every": 1},
         "schedule": {"kind": "constant", "warmup": 0},
     }
-    go(recipe_for("decoder", corpora, tmp_path, **changes))
+    run(**changes)
     one, other = (read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").model for step in (7, 8))
     moved = sum(float((one[name] - other[name]).double().square().sum()) for name in one) ** 0.5
     assert moved == pytest.approx(0.5 * 0.001, rel=1e-3)
 
 
-def test_gradients_are_unscaled(corpora: Path, tmp_path: Path) -> None:
+def test_gradients_are_unscaled(run: Run, tmp_path: Path) -> None:
     """Plain descent shows a gradient 65,536 times too long, where AdamW would hide it."""
     changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}}
     for bits in ("float32", "fp16"):
         settings = {"precision": bits, "max_grad_norm": 0.0, "log_every": 1, "steps": 11, "batch_size": 13}
-        go(recipe_for("decoder", corpora, tmp_path / bits, train=settings, **changes))
+        run(bits, train=settings, **changes)
     assert losses(tmp_path / "fp16") == pytest.approx(losses(tmp_path / "float32"), rel=0.01)
 
 
@@ -500,9 +510,9 @@ def test_validation_data_is_not_trained_on(corpora: Path, tmp_path: Path) -> Non
 
 
 def test_old_checkpoints_are_deleted_after_verifying_the_new_one(
-    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
+    run(train={"steps": 9})
     seen = Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps()
     whole = checkpoint.verify_bundle
 
@@ -514,13 +524,13 @@ def test_old_checkpoints_are_deleted_after_verifying_the_new_one(
     monkeypatch.setattr(checkpoint, "verify_bundle", verify)
     log = ConsoleLog()
     with pytest.raises(StorageError, match="came back otherwise"):
-        go(recipe_for("decoder", corpora, tmp_path, train={"steps": 14}), resume=True, log=log)
+        run(resume=True, log=log, train={"steps": 14})
     assert "step-00000012 could not be saved" in log.text
     assert set(seen) <= set(Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps())
 
 
-def test_tokens_are_counted(corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path, train={"gradient_accumulation": 2, "steps": 5}, schedule={"warmup": 1}))
+def test_tokens_are_counted(run: Run, tmp_path: Path) -> None:
+    run(train={"gradient_accumulation": 2, "steps": 5}, schedule={"warmup": 1})
     assert read_metrics(tmp_path / "metrics.jsonl")[0]["tokens"] == 5 * 2 * 29 * 11
 
 
@@ -562,17 +572,17 @@ def test_moving_average_equals_its_formula() -> None:
     assert equal(before, dict(model.named_parameters()))
 
 
-def test_moving_average_is_validated_and_saved(corpora: Path, tmp_path: Path) -> None:
-    trained = go(recipe_for("decoder", corpora, tmp_path, train={"ema": 0.8}))
+def test_moving_average_is_validated_and_saved(run: Run, tmp_path: Path) -> None:
+    trained = run(train={"ema": 0.8})
     tensors = read_tensors(newest(tmp_path))
     last = dict(chumoku.load(trained.last).model.named_parameters())
     assert equal(dict(tensors.average), last)
     assert not equal(dict(tensors.model), last)
 
 
-def test_the_mean_of_the_last_checkpoints(corpora: Path, tmp_path: Path) -> None:
+def test_the_mean_of_the_last_checkpoints(run: Run, tmp_path: Path) -> None:
     log = ConsoleLog()
-    trained = go(recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 4}), log=log)
+    trained = run(log=log, train={"average_checkpoints": 4})
     steps = Checkpoints(tmp_path / "checkpoints", keep=4, world=HERE, notify=print).steps()
     assert steps == [30, 33, 36, 37], "as many are kept as are averaged"
     paths = [tmp_path / "checkpoints" / f"step-{step:08}" for step in steps]
@@ -585,64 +595,44 @@ def test_the_mean_of_the_last_checkpoints(corpora: Path, tmp_path: Path) -> None
     assert "The mean of the last 4 checkpoints: validation loss" in log.text
 
 
-def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"optimizer": {"learning_rate": 0.9}, "schedule": {"kind": "constant"}}
-    recipe = recipe_for(
-        "decoder", corpora, tmp_path, train={"patience": 2, "validate_every": 3, "steps": 90}, **changes
-    )
-    trained = go(recipe)
-    judged = [line["validation_loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "validation_loss" in line]
+EARLY: dict[str, Any] = {"optimizer": {"learning_rate": 0.9}, "schedule": {"kind": "constant"}}
+PATIENT = {"patience": 2, "validate_every": 3, "steps": 90}
+
+
+def test_early_stopping(run: Run, tmp_path: Path) -> None:
+    trained = run(train=PATIENT, **EARLY)
+    judged = [loss for _, loss in validation_losses(tmp_path)]
     assert trained.ended == "stopped early: no improvement in 2 validations"
     assert trained.finished
     assert trained.step < 90
     assert min(judged) == judged[-3] < min(judged[-2:])
     assert trained.last.is_dir()
-
-
-def test_a_run_that_stopped_early_stays_stopped(corpora: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"optimizer": {"learning_rate": 0.9}, "schedule": {"kind": "constant"}}
-    settings = {"patience": 2, "validate_every": 3, "steps": 90}
-    before = go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes)).step
-    assert go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes), resume=True).step == before
-    settings["patience"] = 5
-    assert go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes), resume=True).step > before
+    assert run(resume=True, train=PATIENT, **EARLY).step == trained.step, "it stays stopped"
+    assert run(resume=True, train={**PATIENT, "patience": 5}, **EARLY).step > trained.step
 
 
 @pytest.mark.parametrize("step", [14, 37])
 def test_signal_during_validation_loses_no_validation(
-    step: int, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between two validation batches, in the middle of a run or at its last step; judged after resuming."""
-    go(recipe_for("decoder", corpora, tmp_path / "whole", train={"batch_size": 7}))
+    run("whole", train={"batch_size": 7})
     plain = WindowBatches.batch
     calls = {"left": 1}
 
     def batch(self: WindowBatches, epoch: int, index: int, *share: Any) -> dict[str, Tensor]:
         judging = not share and self.seed == 0 and index == 0
-        metrics = read_metrics(tmp_path / "cut" / "metrics.jsonl")
-        if (
-            judging
-            and calls["left"]
-            and len([line for line in metrics if "validation_loss" in line]) == (step - 1) // 7
-        ):
+        if judging and calls["left"] and len(validation_losses(tmp_path / "cut")) == (step - 1) // 7:
             calls["left"] = 0
             os.kill(os.getpid(), signal.SIGTERM)
         return plain(self, epoch, index, *share)
 
     monkeypatch.setattr(WindowBatches, "batch", batch)
-    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch_size": 7}))
+    stopped = run("cut", train={"batch_size": 7})
     assert (stopped.finished, stopped.step) == (False, step)
-    finished = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch_size": 7}), resume=True)
+    finished = run("cut", resume=True, train={"batch_size": 7})
     assert finished.finished
-    lines = [
-        [
-            (line["step"], line["validation_loss"])
-            for line in read_metrics(tmp_path / name / "metrics.jsonl")
-            if "validation_loss" in line
-        ]
-        for name in ("whole", "cut")
-    ]
-    assert lines[0] == lines[1]
+    assert validation_losses(tmp_path / "whole") == validation_losses(tmp_path / "cut")
     assert equal(everything(tmp_path / "whole"), everything(tmp_path / "cut"))
 
 
@@ -778,26 +768,18 @@ def test_differences_are_named() -> None:
     ]
 
 
-def test_tensorboard_is_an_extra(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_is_an_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[tensorboard\]'"):
-        go(recipe_for("decoder", corpora, tmp_path, train={"tensorboard": True}))
+        run(train={"tensorboard": True})
 
 
-def together(folder: Path, tables: dict[str, Any], *words: str, processes: int = 2) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
-    recipe = toml(tables, folder / "recipe.toml")
-    finished = subprocess.run(
-        [*command, "--standalone", "-m", "chumoku", "train", recipe, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=240,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    return finished.stdout
+def together(folder: Path, tables: dict[str, Any], *words: str) -> str:
+    command = ("torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone", "-m", "chumoku")
+    run = start(*command, "train", toml(tables, folder / "recipe.toml"), *words)
+    output, _ = run.communicate(timeout=240)
+    assert run.returncode == 0, output[-3000:]
+    return output
 
 
 @pytest.mark.parametrize(("parallel", "sharded"), [("ddp", False), ("fsdp", False), ("fsdp", True)])
@@ -826,16 +808,7 @@ def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tm
 
 def test_runs_survive_kills_and_damage_is_noticed() -> None:
     """A few of each; `make faults` runs all of them."""
-    command = [
-        sys.executable,
-        str(Path(__file__).parent / "faults.py"),
-        "--cuts",
-        "1",
-        "--kills",
-        "12",
-        "--flips",
-        "50",
-    ]
+    command = [sys.executable, str(Path(__file__).parent / "faults.py"), "--cuts=1", "--kills=12", "--flips=50"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert finished.stdout.count("every tensor equal") == 12

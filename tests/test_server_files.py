@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
 from bundles import byte_tokenizer, chat_tokenizer, make_bundle
-from serving import until
+from serving import serve_in_process
 
 import chumoku
 from chumoku.decoding.engines.native import call
@@ -45,27 +41,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pa
         write_gguf_model(file, opened.model, Tokenizers(opened.tokenizer, opened.tokenizer), kind=kind)
         found[kind] = file, file
     return found
-
-
-@contextlib.contextmanager
-def served(*paths: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    words = [sys.executable, "-m", "chumoku", "serve", *map(str, paths), "--port", "0"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        url = process.stderr.readline().split()[-1]
-        until(lambda: answers(url), 30)
-        yield process, url
-    finally:
-        process.kill()
-        process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health").status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def ask(url: str, name: str) -> str:
@@ -107,7 +82,8 @@ def test_loaded_model_is_not_memory_mapped(models: dict[str, tuple[Path, Path]])
 
 
 def test_served_model_is_independent_of_its_files(models: dict[str, tuple[Path, Path]]) -> None:
-    with served(*(path for path, _ in models.values())) as (process, url):
+    with serve_in_process(*(str(path) for path, _ in models.values())) as (process, line):
+        url = line.split()[-1]
         before = {name: ask(url, name) for name in models}
         for name, (_, weights) in models.items():
             os.truncate(weights, 0)

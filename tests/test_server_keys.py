@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bundles import chat_tokenizer, make_bundle
 from serving import KEY, Serving, serving, until
 from starlette.datastructures import Headers
 
@@ -18,14 +17,9 @@ from chumoku.server.security.keys import BURST, MAX_ADDRESSES, MAX_WAIT, SECONDS
 from chumoku.server.security.middleware import client_address
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
-
-
 @pytest.fixture
-def locked(model: Path) -> Iterator[Serving]:
-    with serving({"writer": model}, key=KEY) as running:
+def locked(writer: Path) -> Iterator[Serving]:
+    with serving({"writer": writer}, key=KEY) as running:
         yield running
 
 
@@ -50,8 +44,8 @@ def test_cookie_is_found_among_others(locked: Serving, other: str, order: int) -
     assert httpx.get(f"{locked.url}/v1/models", headers=[(b"Cookie", wrong.encode("latin-1"))]).status_code == 401
 
 
-def test_two_servers_on_one_host_have_separate_cookies(locked: Serving, model: Path) -> None:
-    with serving({"writer": model}, key=KEY + "!") as other, httpx.Client() as browser:
+def test_two_servers_on_one_host_have_separate_cookies(locked: Serving, writer: Path) -> None:
+    with serving({"writer": writer}, key=KEY + "!") as other, httpx.Client() as browser:
         assert browser.post(f"{locked.url}/v1/session", json={"key": KEY}).status_code == 200
         assert browser.post(f"{other.url}/v1/session", json={"key": KEY + "!"}).status_code == 200
         assert browser.get(f"{locked.url}/v1/models").status_code == 200

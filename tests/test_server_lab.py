@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from browser import visit
+from browser import OpenPage
 from bundles import make_bundle
 from serving import Serving, serving
 
@@ -45,8 +44,8 @@ def test_unknown_report_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize(("language", "theme"), [("en-GB", "dark"), ("ja-JP", "light")])
-def test_report_frame_follows_the_page(browser: Any, server: Serving, language: str, theme: str) -> None:
-    visited = visit(browser, server.url, hash="#/lab", language=language, theme=theme)
+def test_report_frame_follows_the_page(server: Serving, open_page: OpenPage, language: str, theme: str) -> None:
+    visited = open_page(server.url, hash="#/lab", language=language, theme=theme)
 
     def shown() -> tuple[str, bool]:
         visited.page.wait_for_selector(".lab-frame")
@@ -63,4 +62,3 @@ def test_report_frame_follows_the_page(browser: Any, server: Serving, language: 
     visited.page.wait_for_timeout(200)
     after = shown()
     assert ("executed" in after[0], after[1]) == (language != "en-GB", theme != "dark")
-    visited.assert_clean()

@@ -71,6 +71,15 @@ def as_json(result: dict[str, Any]) -> dict[str, Any]:
     return json.loads(text)
 
 
+SCHEMAS: dict[str, Any] = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look}
+SCHEMAS |= {"ablate": schemas.Ablate, "next_tokens": schemas.Next}
+
+
+def view(one: Pipeline, name: str, **fields: Any) -> dict[str, Any]:
+    """A view of the server as the page gets it."""
+    return as_json(getattr(views, name)(one, SCHEMAS.get(name, schemas.PromptRequest)(**body(**fields))))
+
+
 VARIANTS = {
     "rotary": ("decoder", {}),
     "rotary half, shared heads": ("decoder", {"width": 36, "heads": 6, "kv_heads": 3, "pairing": "half"}),
@@ -93,9 +102,7 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
     part = "encoder" if kind == "encoder" else "decoder"
     target = {} if kind == "encoder" else {"target": "xyz!"}
     for layer, head, place in ((0, 3, 2), (1, 4, 3)):
-        result = as_json(
-            views.block(one, schemas.Block(**body(**target, part=part, layer=layer, head=head, place=place)))
-        )
+        result = view(one, "block", **target, part=part, layer=layer, head=head, place=place)
         ids, _ = question(one, TEXT, target.get("target"), None)
         _, tape = run_and_record(model, ids.tokens, source=ids.source)
         here = f"{part}.blocks.{layer}"
@@ -132,16 +139,16 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
 
 def test_block_embedding_and_position() -> None:
     one = pipeline("decoder", position="learned", scale_embedding=True)
-    result = views.block(one, schemas.Block(**body(target="ab", part="decoder", layer=0, head=0, place=2)))
+    result = view(one, "block", target="ab", part="decoder", layer=0, head=0, place=2)
     total = torch.tensor(result["embedding"]["token"]) + torch.tensor(result["embedding"]["position"])
     assert torch.allclose(total, torch.tensor(result["input"]), rtol=1e-4, atol=1e-4)
-    assert views.block(pipeline("decoder"), schemas.Block(**body(part="decoder", layer=0, head=0, place=2)))[
-        "embedding"
-    ] | {"token": 0} == {"token": 0, "position": None}
+    result = view(pipeline("decoder"), "block", part="decoder", layer=0, head=0, place=2)
+    assert result["embedding"].keys() == {"token", "position"}
+    assert result["embedding"]["position"] is None
 
 
 def test_look_maps_equal_the_forward_pass(translator: Pipeline) -> None:
-    result = as_json(views.look(translator, schemas.Look(**body(target="xyz"))))
+    result = view(translator, "look", target="xyz")
     assert result["said"] == "xyz"
     assert result["then"]["text"] == "</s>"
     assert [one["key"] for one in result["maps"]][:3] == ["encoder", "decoder", "cross"]
@@ -154,7 +161,7 @@ def test_look_maps_equal_the_forward_pass(translator: Pipeline) -> None:
             expected = tape[address.format(f"blocks.{layer}") + ".weights"][0].numpy()
             assert np.abs(unpack(one)[layer] - expected).max() <= 0.5 / 65535 + 1e-6
         assert one["nan"] is None
-    single = as_json(views.look(translator, schemas.Look(**body(target="xyz", layer=1, maps=["cross"], lens=False))))
+    single = view(translator, "look", target="xyz", layer=1, maps=["cross"], lens=False)
     assert [one["key"] for one in single["maps"]] == ["cross"]
     assert (single["maps"][0]["layers"], single["maps"][0]["first_layer"], single["lens"]) == (1, 1, None)
     whole = next(one for one in result["maps"] if one["key"] == "cross")
@@ -163,31 +170,31 @@ def test_look_maps_equal_the_forward_pass(translator: Pipeline) -> None:
 
 def test_target_may_be_token_ids(decoder: Pipeline, translator: Pipeline) -> None:
     for one in (decoder, translator):
-        wrote = views.look(one, schemas.Look(**body(new=7)))
+        wrote = view(one, "look", new=7)
         ids = [number for number, _ in wrote["tokens"]][wrote["first"] :]
         if wrote["then"] is not None:
             ids.append(wrote["then"]["id"])
-        again = views.look(one, schemas.Look(**body(target=ids)))
+        again = view(one, "look", target=ids)
         assert {**again, "maps": 0} == {**wrote, "maps": 0}
         assert [m["weights"] for m in again["maps"]] == [m["weights"] for m in wrote["maps"]]
         with pytest.raises(UsageError, match="There is no token 99999"):
-            views.look(one, schemas.Look(**body(target=[99999])))
-    ended = views.look(translator, schemas.Look(**body(target=[30, 31, 2])))
+            view(one, "look", target=[99999])
+    ended = view(translator, "look", target=[30, 31, 2])
     assert (len(ended["tokens"]), ended["then"]["id"]) == (3, 2)
-    assert views.look(translator, schemas.Look(**body(target=[30, 31])))["then"] is None
+    assert view(translator, "look", target=[30, 31])["then"] is None
 
 
 def test_one_layer_allows_longer_texts() -> None:
     one = pipeline("decoder", width=14, heads=7, context=9999, layers=3)
     text = "ab" * 400
-    result = views.look(one, schemas.Look(**body(text=text, new=0)))
+    result = view(one, "look", text=text, new=0)
     assert len(result["tokens"]) == 128
     assert "only the last" in result["notices"][0][0]
     assert "トークン" in result["notices"][0][1]
-    result = as_json(views.look(one, schemas.Look(**body(text=text, new=0, layer=2, lens=False))))
+    result = view(one, "look", text=text, new=0, layer=2, lens=False)
     assert len(result["tokens"]) == 512
     wide = pipeline("decoder", width=62, heads=31, context=9999, layers=7)
-    result = as_json(views.look(wide, schemas.Look(**body(text=text, new=0, lens=False))))
+    result = view(wide, "look", text=text, new=0, lens=False)
     assert len(result["tokens"]) == 117, "no more than 8 MB"
 
 
@@ -195,7 +202,7 @@ def test_nan_is_shown_as_nan() -> None:
     one = pipeline("decoder")
     with torch.no_grad():
         one.model.decoder.blocks[0].feedforward.down.weight[0, 0] = math.nan
-    result = as_json(views.look(one, schemas.Look(**body())))
+    result = view(one, "look")
     assert any("NaN" in english for english, _ in result["notices"])
     only = result["maps"][0]
     odd = np.unpackbits(np.frombuffer(base64.b64decode(only["nan"]), np.uint8), bitorder="little")
@@ -203,22 +210,21 @@ def test_nan_is_shown_as_nan() -> None:
     assert not odd[0].any()
     assert odd[1, 0].any()
     assert result["entropy"]["decoder"][1][0] == "NaN"
-    block = as_json(views.block(one, schemas.Block(**body(new=0, part="decoder", layer=1, head=0, place=2))))
+    block = view(one, "block", new=0, part="decoder", layer=1, head=0, place=2)
     assert "NaN" in block["weights"]
-    table = as_json(views.tensor(one, schemas.Tensor(**body(new=0, address="decoder.blocks.1.output"))))
+    table = view(one, "tensor", new=0, address="decoder.blocks.1.output")
     assert table["odd"] > 0
-    following = as_json(views.next_tokens(one, schemas.Next(**body())))
+    following = view(one, "next_tokens")
     assert following["candidates"][0]["logit"] == "NaN"
-    off = schemas.Ablate(**body(off=[{"part": "decoder", "layer": 0, "head": 1}]))
-    assert as_json(views.ablate(one, off))["change"] == "NaN"
+    assert view(one, "ablate", off=[{"part": "decoder", "layer": 0, "head": 1}])["change"] == "NaN"
 
 
 def test_tensor_by_address(translator: Pipeline) -> None:
-    base = body(target="xyz")
+    base = {"target": "xyz"}
     ids, _ = question(translator, TEXT, "xyz", None)
     _, tape = run_and_record(translator.model, ids.tokens, source=ids.source)
-    for address in views.addresses(translator, schemas.PromptRequest(**base))["addresses"]:
-        result = as_json(views.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
+    for address in view(translator, "addresses", **base)["addresses"]:
+        result = view(translator, "tensor", **base, address=address, head=3)
         whole = tape[address][0]
         table = whole[3] if whole.ndim == 3 else whole
         assert result["shape"] == list(whole.shape)
@@ -228,12 +234,11 @@ def test_tensor_by_address(translator: Pipeline) -> None:
         assert len(result["rows"]) == len(result["shown"])
         if address.endswith("weights"):
             assert len(result["columns"]) == len(result["shown"][0])
-    keys = schemas.Tensor(**base, address="decoder.blocks.1.cross_attention.keys")
-    assert views.tensor(translator, keys)["rows"] == [ids.source_name(one) for one in ids.source]
-    row = schemas.Tensor(**base, address="decoder.blocks.1.output", row=2)
-    assert views.tensor(translator, row)["rows"] == ["y"]
+    keys = view(translator, "tensor", **base, address="decoder.blocks.1.cross_attention.keys")
+    assert keys["rows"] == [ids.source_name(one) for one in ids.source]
+    assert view(translator, "tensor", **base, address="decoder.blocks.1.output", row=2)["rows"] == ["y"]
     shared = pipeline("decoder", width=36, heads=6, kv_heads=3)
-    result = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
+    result = view(shared, "tensor", **base, address="decoder.blocks.0.attention.keys", head=3)
     ids, _ = question(shared, TEXT, "xyz", None)
     expected = run_and_record(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
     assert torch.allclose(torch.tensor(result["shown"]), expected, rtol=1e-4, atol=1e-5)
@@ -257,17 +262,16 @@ def test_tensor_by_address(translator: Pipeline) -> None:
     ],
 )
 def test_missing_parts_are_named(decoder: Pipeline, work: str, fields: dict[str, Any], sentence: str) -> None:
-    schema = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look, "ablate": schemas.Ablate}[work]
     with pytest.raises((AddressError, UsageError), match=sentence.replace("*", r"\*")):
-        getattr(views, work)(decoder, schema(**body(**fields)))
+        view(decoder, work, **fields)
 
 
 def test_encoder_has_no_next_token_and_no_target() -> None:
     one = pipeline("encoder")
     with pytest.raises(UsageError, match="predicts no next token"):
-        views.next_tokens(one, schemas.Next(**body()))
+        view(one, "next_tokens")
     with pytest.raises(UsageError, match="An encoder generates no text"):
-        views.look(one, schemas.Look(**body(target="x")))
+        view(one, "look", target="x")
 
 
 @pytest.mark.parametrize(
@@ -296,15 +300,15 @@ def test_tokens_without_a_forward_pass(
 ) -> None:
     for one in (decoder, translator):
         monkeypatch.setattr(type(one.model), "forward", None)
-    result = views.tokens(decoder, schemas.PromptRequest(**body()))
+    result = view(decoder, "tokens")
     assert [one["id"] for one in result["tokens"]] == decoder.tokenizer.encode(TEXT)
-    result = views.tokens(translator, schemas.PromptRequest(**body(target="xy")))
+    result = view(translator, "tokens", target="xy")
     assert [one["text"] for one in result["tokens"]] == ["x", "y"]
     assert [one["id"] for one in result["source"]] == [*translator.tokenizer.encode(TEXT), 2]
 
 
 def test_next_tokens(decoder: Pipeline, translator: Pipeline) -> None:
-    result = as_json(views.next_tokens(decoder, schemas.Next(**body(count=11))))
+    result = view(decoder, "next_tokens", count=11)
     tokens = torch.tensor([decoder.tokenizer.encode(TEXT)])
     logits = decoder.model(tokens).logits[0, -1].detach().double()
     best = logits.topk(11)
@@ -313,7 +317,7 @@ def test_next_tokens(decoder: Pipeline, translator: Pipeline) -> None:
     known = torch.tensor([one["logit"] for one in result["candidates"]] + [result["rest"]]).double()
     assert float(known.logsumexp(0)) == pytest.approx(float(logits.logsumexp(0)), rel=1e-5)
     assert result["vocabulary"] == decoder.config.vocabulary
-    result = views.next_tokens(translator, schemas.Next(**body(target="x", count=3)))
+    result = view(translator, "next_tokens", target="x", count=3)
     source = torch.tensor([[*translator.tokenizer.encode(TEXT), 2]])
     target = torch.tensor([[1, *translator.tokenizer.encode("x")]])
     assert target[0, 0] == translator.tokenizer.roles.begin
@@ -321,27 +325,15 @@ def test_next_tokens(decoder: Pipeline, translator: Pipeline) -> None:
     assert [one["id"] for one in result["candidates"]] == expected
     whole = pipeline("decoder", vocabulary=byte_tokenizer().size)
     assert whole.config.vocabulary > 200
-    assert views.next_tokens(whole, schemas.Next(**body(count=200)))["rest"] != "-Infinity"
+    assert view(whole, "next_tokens", count=200)["rest"] != "-Infinity"
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pipeline) -> None:
     one = decoder if kind == "decoder" else translator
     cross = kind == "encoder-decoder"
-    result = as_json(
-        views.ablate(
-            one,
-            schemas.Ablate(
-                **body(
-                    new=7,
-                    off=[
-                        {"part": "decoder", "layer": 1, "head": 3, "cross": cross},
-                        {"part": "decoder", "layer": 1, "head": 1, "cross": cross},
-                    ],
-                )
-            ),
-        )
-    )
+    heads = [{"part": "decoder", "layer": 1, "head": head, "cross": cross} for head in (3, 1)]
+    result = view(one, "ablate", new=7, off=heads)
     ids, _ = question(one, TEXT, None, 7)
     address = f"decoder.blocks.1.{'cross_attention' if cross else 'attention'}.heads"
     change = patch(one.model, address, torch.zeros_like, ids.tokens, source=ids.source, heads=[3, 1])
@@ -354,21 +346,20 @@ def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pip
     assert [one["id"] for one in result["after"]["candidates"]] == chances.indices.tolist()
     plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, max_new_tokens=7, temperature=0)
     assert result["before"]["said"] == plain
-    nothing = schemas.Ablate(**body(new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}]))
-    every = views.ablate(one, nothing)
+    every = view(one, "ablate", new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}])
     assert every["after"]["said"] != every["before"]["said"]
-    again = views.look(one, schemas.Look(**body(new=7)))
+    again = view(one, "look", new=7)
     assert again["said"] == plain, "switched on again"
 
 
 def test_ablation_of_encoders() -> None:
     one = pipeline("encoder", head="vector")
-    off = schemas.Ablate(**body(off=[{"part": "encoder", "layer": 0, "head": 2}]))
-    result = as_json(views.ablate(one, off))
+    off = [{"part": "encoder", "layer": 0, "head": 2}]
+    result = view(one, "ablate", off=off)
     assert result["measure"] == "cosine"
     assert 0 < result["change"] < 2
     masked = pipeline("encoder")
-    result = as_json(views.ablate(masked, schemas.Ablate(**body(text="ab<mask>c", off=off.off))))
+    result = view(masked, "ablate", text="ab<mask>c", off=off)
     assert [part["place"] for part in result["places"]] == [2]
     assert len(result["after"]["candidates"]) == 5
 
@@ -581,7 +572,7 @@ def test_report_has_its_own_policy(tmp_path: Path) -> None:
 
 def test_non_finite_numbers_become_strings() -> None:
     assert [json_values.json_number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
-        *(0.333333, "NaN", "Infinity", "-Infinity"),
+        *(0.333333, "NaN", "Infinity", "-Infinity")
     ]
     assert json_values.replace_non_finite({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
     assert len(addresses(pipeline("decoder").model)) > 20

@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
-from bundles import chat_tokenizer, make_bundle
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from serving import KEY, Serving, serving
@@ -32,22 +31,17 @@ WITHOUT_KEY = httpx.Client()  # shared, because creating a client is slow
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
-
-
-@pytest.fixture(scope="module")
-def server(model: Path) -> Iterator[Serving]:
+def server(writer: Path) -> Iterator[Serving]:
     names = frozenset({"models.example"})
     with serving(
-        {"writer": model}, limits=QUICK, hosts=names, origins=frozenset({"https://friend.example"})
+        {"writer": writer}, limits=QUICK, hosts=names, origins=frozenset({"https://friend.example"})
     ) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def locked(model: Path) -> Iterator[Serving]:
-    with serving({"writer": model}, key=KEY) as running:
+def locked(writer: Path) -> Iterator[Serving]:
+    with serving({"writer": writer}, key=KEY) as running:
         yield running
 
 
@@ -317,9 +311,9 @@ def test_unbounded_fields_are_found() -> None:
     assert unbounded(Loose) == ["text", "many", "number", "deep", "deep[]", "deep[][]"]
 
 
-def test_client_that_reads_nothing_is_disconnected(model: Path) -> None:
+def test_client_that_reads_nothing_is_disconnected(writer: Path) -> None:
     """The response is larger than the socket buffers, and the client reads nothing."""
-    with serving({"writer": model}, limits=Limits(body_seconds=0.5)) as running:
+    with serving({"writer": writer}, limits=Limits(body_seconds=0.5)) as running:
         ended = threading.Event()
         body = b"x" * 64_000_000
 

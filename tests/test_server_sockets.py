@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bundles import chat_tokenizer, make_bundle
 from serving import KEY, Serving, serving, until, wait_until_idle
 
 from chumoku.server.security.limits import Limits
@@ -34,13 +33,8 @@ LIMITS = Limits(body_seconds=0.7, header_seconds=1.3, connections=23)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
-
-
-@pytest.fixture(scope="module")
-def locked(model: Path) -> Iterator[Serving]:
-    with serving({"writer": model}, limits=LIMITS, key=KEY) as running:
+def locked(writer: Path) -> Iterator[Serving]:
+    with serving({"writer": writer}, limits=LIMITS, key=KEY) as running:
         yield running
 
 
@@ -140,9 +134,9 @@ def test_client_that_reads_nothing_is_disconnected(locked: Serving) -> None:
         until(lambda: not locked.server.server_state.connections, 4)
 
 
-def test_disconnect_after_pipelined_data_is_noticed(model: Path) -> None:
+def test_disconnect_after_pipelined_data_is_noticed(writer: Path) -> None:
     body = b'{"model":"writer","prompt":"a","max_tokens":4000,"least":4000}'
-    with serving({"writer": model}, limits=Limits(context=1 << 20)) as running:
+    with serving({"writer": writer}, limits=Limits(context=1 << 20)) as running:
         worker = running.state.models["writer"].worker
         step = worker._step
 
@@ -217,8 +211,8 @@ print("the end")
 
 
 @pytest.mark.parametrize(("busy", "drain"), [("reader", 1.0), ("worker", 1.0), ("reader", 0.0), ("nothing", 30.0)])
-def test_shutdown_in_time(model: Path, busy: str, drain: float) -> None:
-    command = [sys.executable, "-c", CHILD, str(model), busy, str(drain)]
+def test_shutdown_in_time(writer: Path, busy: str, drain: float) -> None:
+    command = [sys.executable, "-c", CHILD, str(writer), busy, str(drain)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as child:
         try:

@@ -173,10 +173,7 @@ def test_a_translator_may_have_a_draft() -> None:
 
 
 def test_invalid_speculations_are_refused() -> None:
-    model, other = (
-        varied_model("decoder", "none"),
-        varied_model("decoder", "none", vocabulary=31),
-    )
+    model, other = (varied_model("decoder", "none"), varied_model("decoder", "none", vocabulary=31))
     target, draft, wrong = (TorchEngine(one, rows=1, capacity=9) for one in (model, model, other))
     with pytest.raises(UsageError, match="the draft has 31 tokens, the target 29"):
         speculate(Request([5], 3), target=target, draft=wrong)

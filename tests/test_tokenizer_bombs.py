@@ -32,10 +32,7 @@ def test_bomb_is_refused_with_a_message(name: str, tmp_path: Path) -> None:
 REAL: dict[str, dict[str, Any]] = {
     "llama 2": {
         "normalizer": sequence("normalizer", [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]),
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}],
-        },
+        "decoder": {"type": "Sequence", "decoders": [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}]},
     },
     "clip": {
         "normalizer": sequence("normalizer", [{"type": "NFC"}, replace(r"\s+", " ", regex=True), {"type": "Lowercase"}])

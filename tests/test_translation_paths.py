@@ -41,13 +41,7 @@ def server(pipeline: Pipeline) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def ways(
-    folder: Path,
-    pipeline: Pipeline,
-    server: Serving,
-    tmp_path: Path,
-    ask: Ask,
-) -> Ways:
+def ways(folder: Path, pipeline: Pipeline, server: Serving, tmp_path: Path, ask: Ask) -> Ways:
     """The ways to translate a text greedily; each raises LengthError if it refuses the text."""
 
     def output(ended: Ended) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 import pytest
 import torch
-from browser import Visit, until, visit
+from browser import OpenPage, Visit, until, visit
 from bundles import make_bundle
 from fake_server import MODELS, FakeServer
 from serving import Serving, serving
@@ -30,8 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield one
 
 
-def open_look(browser: Any, server: Serving) -> Visit:
-    visited = visit(browser, server.url, hash="#/look")
+def open_look(open_page: OpenPage, server: Serving) -> Visit:
+    visited = open_page(server.url, hash="#/look")
     visited.page.wait_for_selector(".step >> nth=-1")
     visited.wait_until_idle()
     return visited
@@ -54,8 +54,8 @@ def wait_for_pending(visited: Visit, path: str, *, soon: bool = True) -> None:
 # ---- switches ----
 
 
-def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server)
+def test_heads_stay_off_when_theme_and_language_change(server: Serving, open_page: OpenPage) -> None:
+    visited = open_look(open_page, server)
     page = visited.page
     page.click("#look-tab-off")
     for place in (1, 3):
@@ -78,14 +78,13 @@ def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Ser
     page.click(".off-table tbody tr:nth-child(2) button >> nth=1")
     visited.wait_until_idle()
     assert sum(page.evaluate(pressed)) == 1
-    visited.assert_clean()
 
 
 # ---- a single point ----
 
 
-def test_run_with_one_point_is_drawn(browser: Any, server: Serving) -> None:
-    visited = visit(browser, server.url, hash="#/runs")
+def test_run_with_one_point_is_drawn(server: Serving, open_page: OpenPage) -> None:
+    visited = open_page(server.url, hash="#/runs")
     page = visited.page
     page.wait_for_selector(".runs-legend span")
     visited.wait_until_idle()
@@ -102,7 +101,6 @@ def test_run_with_one_point_is_drawn(browser: Any, server: Serving) -> None:
             step,
         )
         assert drawn == 1, "a point alone is a dot, one with a neighbor is not"
-    visited.assert_clean()
 
 
 # ---- restarted servers ----
@@ -205,8 +203,8 @@ def test_no_line_crosses_a_row_label(browser: Any, width: int) -> None:
 # ---- aborted requests ----
 
 
-def test_leaving_a_tab_aborts_its_requests(browser: Any, server: Serving) -> None:
-    visited = visit(browser, server.url)
+def test_leaving_a_tab_aborts_its_requests(server: Serving, open_page: OpenPage) -> None:
+    visited = open_page(server.url)
     page = visited.page
 
     def later(route: Any) -> None:
@@ -243,11 +241,10 @@ def test_leaving_a_tab_aborts_its_requests(browser: Any, server: Serving) -> Non
     page.click("nav a[href='#/playground']")
     page.wait_for_selector(".pg-table")
     assert not pending_paths(visited)
-    visited.assert_clean()
 
 
-def test_changing_the_text_aborts_the_previous_look(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server)
+def test_changing_the_text_aborts_the_previous_look(server: Serving, open_page: OpenPage) -> None:
+    visited = open_look(open_page, server)
     page = visited.page
     page.route("**/v1/look**", lambda route: None)
     page.fill("#look-text", "first")
@@ -262,11 +259,10 @@ def test_changing_the_text_aborts_the_previous_look(browser: Any, server: Servin
     until(page, "!!document.querySelector('.look[aria-busy]')")
     visited.page.wait_for_timeout(100)
     assert [request.post_data_json["new"] for request in visited.pending] == [16]
-    visited.assert_clean()
 
 
-def test_leaving_a_run_aborts_its_look(browser: Any, server: Serving) -> None:
-    visited = visit(browser, server.url, hash="#/runs")
+def test_leaving_a_run_aborts_its_look(server: Serving, open_page: OpenPage) -> None:
+    visited = open_page(server.url, hash="#/runs")
     page = visited.page
     page.wait_for_selector(".map-rows span")
     visited.wait_until_idle()
@@ -280,15 +276,13 @@ def test_leaving_a_run_aborts_its_look(browser: Any, server: Serving) -> None:
     wait_for_pending(visited, path)
     page.click(".runs-list button")
     wait_for_pending(visited, path, soon=False)
-    visited.assert_clean()
 
 
 # ---- positions ----
 
 
-def test_relative_and_no_positions(browser: Any, server: Serving) -> None:
-    visited = visit(browser, server.url, hash="#/playground")
-    page = visited.page
+def test_relative_and_no_positions(server: Serving, open_page: OpenPage) -> None:
+    page = open_page(server.url, hash="#/playground").page
     page.wait_for_selector(".pg-table")
     length, width, clip = 13, 8, 5
     values, vector, both, nothing = page.evaluate(
@@ -314,7 +308,6 @@ def test_relative_and_no_positions(browser: Any, server: Serving) -> None:
     page.click("[data-kind=none]")
     assert page.locator("[data-t=pg_clip]:visible").count() == 0
     assert page.locator(".pg-waves svg").count() >= 1
-    visited.assert_clean()
 
 
 def test_style_sheets_of_other_views_do_not_apply(browser: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import Visit, until, visit
+from browser import OpenPage, Visit, until, visit
 from bundles import byte_tokenizer, make_bundle
 from serving import Serving, serving
 
@@ -77,9 +77,9 @@ def metrics(place: Path) -> Path:
     return path
 
 
-def open_look(browser: Any, server: Serving, model: str, text: str = TEXT, **options: Any) -> Visit:
+def open_look(open_page: OpenPage, server: Serving, model: str, text: str = TEXT, **options: Any) -> Visit:
     """Open the view Look with a text."""
-    visited = visit(browser, server.url, hash="#/look", **options)
+    visited = open_page(server.url, hash="#/look", **options)
     page = visited.page
     page.wait_for_selector("#look-text")
     page.select_option("#model", model)
@@ -97,9 +97,8 @@ def chosen(page: Any) -> str:
 # ---- Look ----
 
 
-def test_steps_show_the_models_numbers(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "decoder")
-    page = visited.page
+def test_steps_show_the_models_numbers(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "decoder").page
     page.select_option(".look-form select", "16")
     until(page, "document.querySelectorAll('.chip').length > 7 + 8")
     page.click(".chip >> nth=4")
@@ -116,12 +115,10 @@ def test_steps_show_the_models_numbers(browser: Any, server: Serving) -> None:
     for share, weight in zip(shares, block["weights"][:5], strict=True):
         assert abs(float(share.replace("%", "").replace("<", "")) / 100 - weight) < 0.006
     assert page.locator(".step").count() == 9, "embedding, norm, query, scores, values, join, feed, out, choice"
-    visited.assert_clean()
 
 
-def test_keys_choose_layers_heads_and_positions(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "translator")
-    page = visited.page
+def test_keys_choose_layers_heads_and_positions(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "translator").page
     assert "Layer 0, head 0" in chosen(page)
     page.focus(".pick-canvas")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
@@ -134,19 +131,17 @@ def test_keys_choose_layers_heads_and_positions(browser: Any, server: Serving) -
     page.focus("#look-tab-steps")
     page.keyboard.press("ArrowRight")
     assert page.get_attribute("#look-tab-heads", "aria-selected") == "true"
-    visited.assert_clean()
 
 
-def test_steps_of_every_kind_of_model(browser: Any, server: Serving) -> None:
+def test_steps_of_every_kind_of_model(server: Serving, open_page: OpenPage) -> None:
     for model, last in (("translator", "look_choice"), ("encoder", "look_memory"), ("wide", "look_choice")):
-        visited = open_look(browser, server, model)
+        visited = open_look(open_page, server, model)
         visited.page.wait_for_selector(f"#step-choice [data-t={last}]")
         visited.assert_clean()
 
 
-def test_opening_a_head_from_the_grid(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "translator")
-    page = visited.page
+def test_opening_a_head_from_the_grid(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "translator").page
     page.click("#look-tab-heads")
     page.select_option("[data-t-label=map_which]", "cross")
     assert page.locator(".heads-grid button").count() == 6
@@ -160,7 +155,6 @@ def test_opening_a_head_from_the_grid(browser: Any, server: Serving) -> None:
     until(page, "document.querySelector('.map-readout').textContent.includes('attends to')")
     page.click("[data-t=look_step_here]")
     assert "Layer 0, head 2" in chosen(page)
-    visited.assert_clean()
 
 
 # Counts what is drawn on each canvas: whole images, and anything that is drawn cell by cell.
@@ -179,9 +173,8 @@ COUNT_DRAWING = """() => {
 }"""
 
 
-def test_each_map_of_512_tokens_is_one_image_painted_once(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "wide", LONG)
-    page = visited.page
+def test_each_map_of_512_tokens_is_one_image_painted_once(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "wide", LONG).page
     assert "only the last" in page.text_content(".look-form .cut >> nth=-1"), "cut, with a notice"
     page.click("#look-tab-heads")
     page.evaluate(COUNT_DRAWING)
@@ -198,12 +191,10 @@ def test_each_map_of_512_tokens_is_one_image_painted_once(browser: Any, server: 
     assert page.evaluate("drawn.images.size") == 8
     assert page.evaluate("drawn.cells") == 0
     assert page.locator(".heads *").count() < 97, "no element per cell or token"
-    visited.assert_clean()
 
 
-def test_nan_is_drawn_as_nan(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "broken")
-    page = visited.page
+def test_nan_is_drawn_as_nan(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "broken").page
     assert "NaN" in page.text_content(".look-form .cut >> nth=-1")
     page.focus(".pick-canvas")
     page.keyboard.press("ArrowDown")
@@ -218,12 +209,10 @@ def test_nan_is_drawn_as_nan(browser: Any, server: Serving) -> None:
         " return [...found] })()"
     )
     assert sorted(colors) == sorted(["178,58,72", "255,255,255"]), "hatched, red on the card"
-    visited.assert_clean()
 
 
-def test_lens_shows_the_prediction_of_each_layer(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "decoder")
-    page = visited.page
+def test_lens_shows_the_prediction_of_each_layer(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "decoder").page
     page.click("#look-tab-lens")
     page.wait_for_selector(".lens-table td")
     assert page.locator(".lens-table tbody tr").count() == 3
@@ -232,12 +221,10 @@ def test_lens_shows_the_prediction_of_each_layer(browser: Any, server: Serving) 
     page.keyboard.press("ArrowRight")
     assert "After layer 1, at n" in page.text_content(".lens-best h3")
     assert page.locator(".lens-best .bar").count() == 5
-    visited.assert_clean()
 
 
-def test_overview_leads_to_the_maps(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "translator")
-    page = visited.page
+def test_overview_leads_to_the_maps(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "translator").page
     page.click("#look-tab-overview")
     assert page.locator(".entropy-table").count() == 3
     assert page.locator(".curves .band").count() == 3 + 4
@@ -249,12 +236,10 @@ def test_overview_leads_to_the_maps(browser: Any, server: Serving) -> None:
     page.click(".prediction >> nth=1")
     assert page.text_content(".heads-large h2") == "Layer (mean), head (mean)"
     assert not page.locator("[data-t=look_step_here]").is_visible(), "a mean has no steps"
-    visited.assert_clean()
 
 
-def test_switching_a_head_off(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "decoder")
-    page = visited.page
+def test_switching_a_head_off(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "decoder").page
     page.click("#look-tab-off")
     page.click(".off-table tbody tr:nth-child(1) button >> nth=3")  # the first feed-forward
     page.wait_for_selector(".off-pair")
@@ -265,15 +250,13 @@ def test_switching_a_head_off(browser: Any, server: Serving) -> None:
     assert (before, after) == (told_["before"]["said"] or "—", told_["after"]["said"] or "—")
     page.click("[data-t=look_off_none]")
     page.wait_for_selector("[data-t=look_off_wait]")
-    visited.assert_clean()
 
 
 # ---- Positions & softmax ----
 
 
-def test_playground_formulas_equal_the_models(browser: Any, server: Serving) -> None:
-    visited = visit(browser, server.url, hash="#/playground")
-    page = visited.page
+def test_playground_formulas_equal_the_models(server: Serving, open_page: OpenPage) -> None:
+    page = open_page(server.url, hash="#/playground").page
     page.wait_for_selector(".pg-table")
     made_ = page.evaluate(
         "async () => { const m = await import('/viewer/views/playground/formulas.js');"
@@ -289,12 +272,10 @@ def test_playground_formulas_equal_the_models(browser: Any, server: Serving) -> 
     assert torch.allclose(torch.tensor(made_["shares"]), shares, atol=1e-6)
     assert made_["bits"] == 1.5
     assert 6 < made_["spread"] < 10, "√64, about"
-    visited.assert_clean()
 
 
-def test_playground_figures_follow_the_sliders(browser: Any, server: Serving) -> None:
-    visited = visit(browser, server.url, hash="#/playground")
-    page = visited.page
+def test_playground_figures_follow_the_sliders(server: Serving, open_page: OpenPage) -> None:
+    page = open_page(server.url, hash="#/playground").page
     page.wait_for_selector(".pg-table")
     for kind, columns in (("rotary", 32), ("learned", 64), ("none", 64), ("sinusoidal", 64)):
         page.click(f"[data-kind={kind}]")
@@ -306,15 +287,13 @@ def test_playground_figures_follow_the_sliders(browser: Any, server: Serving) ->
     alive = page.text_content(".pg-pulls .hint")
     page.click("#pg-root")
     assert page.text_content(".pg-pulls .hint") != alive, "saturated without √d"
-    visited.assert_clean()
 
 
 # ---- Runs ----
 
 
-def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: Path) -> None:
-    visited = visit(browser, server.url, hash="#/runs")
-    page = visited.page
+def test_curves_grow_while_a_run_trains(server: Serving, open_page: OpenPage, metrics: Path) -> None:
+    page = open_page(server.url, hash="#/runs").page
     page.wait_for_selector(".curve.first")
     assert "step 50" in page.text_content(".runs-list")
     assert "validation 1.5" in page.text_content(".runs-legend")
@@ -328,7 +307,6 @@ def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: 
     assert page.get_attribute(".curve.first", "d") != before, "another axis"
     page.select_option(".runs select >> nth=0", "tokens_per_second")
     assert "tokens per second 7" in page.text_content(".runs-legend")
-    visited.assert_clean()
 
 
 def test_head_through_checkpoints(browser: Any, server: Serving) -> None:
@@ -373,10 +351,10 @@ def test_lab_report_is_shown_in_a_frame(browser: Any, server: Serving, place: Pa
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize(("language", "theme"), [("en-GB", "light"), ("ja-JP", "dark")])
 def test_views_have_no_horizontal_overflow(
-    browser: Any, server: Serving, width: int, language: str, theme: str
+    server: Serving, open_page: OpenPage, width: int, language: str, theme: str
 ) -> None:
     options = {"width": width, "language": language, "theme": theme}
-    visited = open_look(browser, server, "translator", **options)
+    visited = open_look(open_page, server, "translator", **options)
     page = visited.page
     for tab in ("steps", "heads", "lens", "overview", "off"):
         page.click(f"#look-tab-{tab}")
@@ -389,16 +367,13 @@ def test_views_have_no_horizontal_overflow(
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view
         words = page.text_content("main")
         assert ("の" in words) == (language == "ja-JP"), view
-    visited.assert_clean()
 
 
-def test_new_look_aborts_the_previous_one(browser: Any, server: Serving) -> None:
-    visited = open_look(browser, server, "wide", LONG)
-    page = visited.page
+def test_new_look_aborts_the_previous_one(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "wide", LONG).page
     for text in ("first", "second", "third"):
         page.fill("#look-text", text)
         page.keyboard.press("Enter")
     until(page, "document.querySelector('.chips').textContent.startsWith('t')")
     time.sleep(0.1)
     assert page.text_content(".chip >> nth=1").startswith("h")
-    visited.assert_clean()
