@@ -1,14 +1,19 @@
-# make demo  trains and shows a small translator      make test  runs the tests      make check  format, lint, types
+# make demo  trains and shows a small translator      make test  runs the tests      make test-slow  the long ones
+# make check  format, lint, types
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format strings faults venv browser clean
+.PHONY: demo test test-slow check format strings faults venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
 
 test: venv browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not slow"
+
+# Long runs: whole trainings, every experiment, kills and damaged files, many random cases of laws that `test` tries on few.
+test-slow: venv browser
+	$(BIN)/pytest -n 2 -m slow
 
 check: venv
 	$(BIN)/ruff format --check .

@@ -18,6 +18,22 @@ settings.register_profile("house", deadline=None, derandomize=True, database=Non
 settings.load_profile("house")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all cases of a test with `sample(n)` as slow, except n of them, spread evenly."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for some in cases.values():
+        marker = some[0].get_closest_marker("sample")
+        count = min(len(some), marker.args[0] if marker else 0)
+        fast = {(2 * number + 1) * len(some) // (2 * count) for number in range(count)}
+        for number, item in enumerate(some):
+            if number not in fast:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def process_settings() -> None:
     """Undo what a test before this one may have changed for the whole process.

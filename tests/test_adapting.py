@@ -61,6 +61,7 @@ def test_full_fine_tuning(kind: str, corpora: Path, tmp_path: Path) -> None:
     assert after.tokenizer.fingerprint == before.tokenizer.fingerprint
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("base", ["float32", "int8"])
 def test_adapter_trains_and_base_weights_stay(kind: str, base: str, corpora: Path, tmp_path: Path) -> None:

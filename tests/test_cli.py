@@ -117,6 +117,7 @@ def test_ascii_terminal_still_gets_output() -> None:
     assert b"124,439,808" in finished.stdout
 
 
+@pytest.mark.slow
 def test_the_demo_trains_scores_and_draws(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     finished = run("demo", "--out", str(out), "--steps", "25")

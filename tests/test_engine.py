@@ -19,6 +19,7 @@ from chumoku.models.build import build
 from chumoku.models.config import Dropout
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("chunk", [512, 3])
@@ -64,6 +65,7 @@ def one_by_one(parts: list[torch.Tensor], moves: list[tuple[int, int]]) -> None:
             part[place] = part[row]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "kind"),
     [

@@ -49,6 +49,7 @@ def make_program(model: Model, masked: bool) -> torch.export.ExportedProgram:
     return export(model, arguments, options, dynamic_shapes=open_shapes(kind, masked), strict=False)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("cell", "masked"),
     [

@@ -439,6 +439,7 @@ def test_groups_contain_every_claim_once() -> None:
     assert list(SAME_TRANSLATOR) == [id for id in CLAIMS if id in SAME_TRANSLATOR] in groups
 
 
+@pytest.mark.slow
 def test_quick_run_of_all_claims(ask: Ask, tmp_path: Path) -> None:
     """Every claim gets a verdict, numbers and an article on the page."""
     ended = ask("run", "all", "--quick", "--json")

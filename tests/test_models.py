@@ -314,6 +314,7 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_built() -> None:
         build(config)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_compiles_as_one_graph(name: str) -> None:
     """fullgraph=True: dynamo compiles the whole forward pass or raises. Width as in the preset, depth 2."""
@@ -331,6 +332,7 @@ def test_every_preset_compiles_as_one_graph(name: str) -> None:
             torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiny_presets_compile_with_inductor(kind: str) -> None:
     model = build(preset(f"tiny-{kind}"))
@@ -342,6 +344,7 @@ def test_tiny_presets_compile_with_inductor(kind: str) -> None:
     torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("position", POSITIONS)
 def test_a_cached_step_compiles_as_one_graph(position: str) -> None:
     model = build(Cell("decoder", position).config())

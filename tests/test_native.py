@@ -75,6 +75,7 @@ def random_model(kind: str, position: str, **changes: object) -> Model:
     return model_of(Cell(kind, position), torch.float32, **changes)
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(("number", "place"), list(enumerate(PLACES)))
 def test_logits_equal_the_models(number: int, place: tuple[str, ...]) -> None:
     kind, position, norm, placement = place

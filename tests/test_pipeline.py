@@ -210,6 +210,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_prompt_fitting_equals_trying_all(name: str) -> None:
     tokenizer, format = TOKENIZERS[name](), name.split()[0]

@@ -113,6 +113,7 @@ def test_rollout_of_two_layers_by_hand() -> None:
     assert not torch.allclose(found, half[0] @ half[1]), "the order matters"
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("cell", SOME, ids=str)
 def test_patching_the_stream_of_another_run_gives_its_output(cell: Cell) -> None:
     """Later layers see the tokens only through the stream, so replacing it removes every trace of the first text."""
@@ -137,6 +138,7 @@ def test_patching_the_stream_of_another_run_gives_its_output(cell: Cell) -> None
         assert moved == [False] * (LENGTH - 2) + [True] * 2, "only from that position on"
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("cell", SOME, ids=str)
 def test_patching_with_its_own_tensors_changes_nothing(cell: Cell) -> None:
     model = model_of(cell, torch.float32)

@@ -188,6 +188,7 @@ def test_a_run_is_not_overwritten(run: Run, finished_run: Path) -> None:
     assert equal(before, everything(finished_run))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -364,6 +365,7 @@ def toml(tables: dict[str, dict[str, Any]], path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -782,6 +784,7 @@ def together(folder: Path, tables: dict[str, Any], *words: str) -> str:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parallel", "sharded"), [("ddp", False), ("fsdp", False), ("fsdp", True)])
 def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
     """Losses as of one process; stopped after 10 steps of two, gone on with one, and with two again."""
@@ -806,6 +809,7 @@ def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tm
     assert bool(list(newest(out).glob("part-*-of-00002.safetensors"))) == sharded
 
 
+@pytest.mark.slow
 def test_runs_survive_kills_and_damage_is_noticed() -> None:
     """A few of each; `make faults` runs all of them."""
     command = [sys.executable, str(Path(__file__).parent / "faults.py"), "--cuts=1", "--kills=12", "--flips=50"]

@@ -103,6 +103,7 @@ def sampled(choice: SamplingOptions, *, samples: int = 3000) -> float:
     return p_value(counts, exact(target, choice, prompt))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "choice",
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 from commands import Ask, Ended
 from serving import Serving, serving
 
@@ -26,7 +26,7 @@ Ways = dict[str, Callable[[str], str]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("models") / "translator", "encoder-decoder")
+    return make_bundle(tmp_path_factory.mktemp("models") / "translator", "encoder-decoder")
 
 
 @pytest.fixture(scope="module")
