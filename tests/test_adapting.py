@@ -44,6 +44,7 @@ def recipe_on(init: Path, corpora: Path, out: Path, **changes: dict[str, Any]) -
     return tables
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_full_fine_tuning(kind: str, corpora: Path, tmp_path: Path) -> None:
     base = make_bundle(tmp_path / "base", kind, context=127)
@@ -124,6 +125,7 @@ def test_an_adapter_is_bound_to_its_weights(corpora: Path, tmp_path: Path) -> No
         go(recipe, resume=True)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "marian"])
 def test_an_adapter_trained_here_is_the_same_in_peft(name: str, corpora: Path, tmp_path: Path) -> None:
     save_variant(name, tmp_path / "base")

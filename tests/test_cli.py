@@ -156,6 +156,7 @@ learning_rate = 0.01
 """
 
 
+@pytest.mark.slow
 def test_train_and_evaluate_a_language_model(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("one two three four five\n\n" * 60, encoding="utf-8")
     recipe = RECIPE.format(kind="decoder", data="text", file="text.txt")
@@ -195,6 +196,7 @@ def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
     assert json.loads(alone.stdout)["bleu"] == pytest.approx(100.0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -68,6 +68,7 @@ def convert_and_kill(out: Path, models: Path, to: str, after: str) -> None:
     assert result.returncode == -9, result.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("to", ["chumoku", "gguf"])
 @pytest.mark.parametrize("after", ["certify", "certificate_path"])
 def test_leftovers_of_killed_conversions_are_removed(

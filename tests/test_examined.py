@@ -33,6 +33,7 @@ def recipe_in(subjects: Subjects, folder: Path, kind: str = "decoder", **changes
     return subjects.recipe(kind, train={"out": str(folder), "steps": 3}, **changes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
 def test_examining_does_not_change_the_run(kind: str, subjects: Subjects, tmp_path: Path) -> None:
     models = []
@@ -82,6 +83,7 @@ def test_an_adapter_is_examined_too(subjects: Subjects, tmp_path: Path) -> None:
     assert trained.finished
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ways", [[], ["--unexamined"]])
 def test_train_command_stops_unless_unexamined(ways: list[str], subjects: Subjects, tmp_path: Path) -> None:
     # Typed specials in every third line: text that would become the end of a text.

@@ -240,6 +240,7 @@ def test_page_of_a_broken_model_has_no_bare_nan() -> None:
     assert nans[size : 2 * size].any()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("position", POSITIONS)
 def test_plots_of_every_position_and_of_hostile_names(position: str, tmp_path: Path) -> None:
     seen = hostile_snapshot(position=position)

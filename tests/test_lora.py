@@ -242,6 +242,7 @@ def test_only_the_adapter_trains(cell: Cell, choice: LoraSettings, seed: int) ->
     assert states_equal({name: tensor for name, tensor in copy_state(model).items() if name in base}, base)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dora", [False, True])

@@ -568,6 +568,7 @@ def link(library: Path) -> None:
     library.symlink_to(other)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "damage",
     [shorten, link, lambda library: library.chmod(0o666), lambda library: library.with_suffix(".sha256").unlink()],

@@ -103,6 +103,7 @@ def test_the_number_of_rows_changes_nothing(precision: str, rows: int) -> None:
 # Engines compute what the model computes
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", DECODING)
@@ -128,6 +129,7 @@ def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pyt
         check_engine(wrong, model, seed=3, turns=23, tolerance=20 * CLOSE[precision])
 
 
+@pytest.mark.sample(17)
 @needs_library
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
 @pytest.mark.parametrize("feedforward", ["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"])

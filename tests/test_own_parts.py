@@ -79,6 +79,7 @@ class Endless:
             yield from self.batches
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
 def test_lists_datasets_and_iterables_train_alike(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     batches, held = batches_for(kind, tokenizer.size, 3), batches_for(kind, tokenizer.size, 2)

@@ -92,6 +92,7 @@ def assert_close(one: Tensor, other: Tensor, limit: float = 1e-5) -> None:
     torch.testing.assert_close(one, other, atol=limit, rtol=limit)
 
 
+@pytest.mark.sample(7)
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("error")
@@ -111,6 +112,7 @@ def test_our_adapter_in_peft(family: str, pairing: str, kind: str, tmp_path: Pat
     assert len(made_there) == len(load_file(tmp_path / WEIGHTS))
 
 
+@pytest.mark.sample(7)
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_and_load_is_exact(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
@@ -172,6 +174,7 @@ def from_peft(theirs: nn.Module, family: str, folder: Path, **options: Any) -> n
     return adapted
 
 
+@pytest.mark.sample(7)
 @BOTH
 @pytest.mark.parametrize("kind", THEIRS)
 def test_peft_adapter_in_ours(family: str, pairing: str, kind: str, tmp_path: Path) -> None:

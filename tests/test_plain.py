@@ -325,6 +325,7 @@ def test_decoding_runs_the_formulas(kind: str, tmp_path: Path, monkeypatch: pyte
     assert len(calls) > 2 * 11
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_recipe_key_plain(kind: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = {}
@@ -344,6 +345,7 @@ def test_recipe_key_plain(kind: str, corpora: Path, tmp_path: Path, monkeypatch:
     assert not plain_formulas()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "changes",
     [{"activation_checkpointing": True}, {"compile": True}, {"compile": True, "activation_checkpointing": True}],

@@ -389,6 +389,7 @@ def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_pat
     assert equal(everything(out), everything(tmp_path / "reference"))
 
 
+@pytest.mark.slow
 def test_closed_output_pipe_does_not_stop_training(corpora: Path, tmp_path: Path) -> None:
     recipe = toml(recipe_for("decoder", corpora, tmp_path / "run", train={"steps": 400}), tmp_path / "recipe.toml")
     run = start("chumoku", "train", recipe, cwd=tmp_path)
@@ -638,6 +639,7 @@ def test_signal_during_validation_loses_no_validation(
     assert equal(everything(tmp_path / "whole"), everything(tmp_path / "cut"))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_mixed_precision_trains_and_keeps_float32_weights(
@@ -684,6 +686,7 @@ def test_cast_does_not_change_the_module() -> None:
     assert torch.equal(objective(batch), plain)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

@@ -118,6 +118,7 @@ def test_the_distribution_equals_the_targets(choice: SamplingOptions) -> None:
     assert sampled(choice) > 1e-3
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "broken"),
     [

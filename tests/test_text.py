@@ -250,6 +250,7 @@ def test_full_and_half_width_are_normalized() -> None:
     assert exact.decode(exact.encode("ＡＢＣ")) == "ＡＢＣ"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_time_is_linear_in_length(trained: dict[str, Tokenizer], kind: str) -> None:
     """Ten times the text must not take a hundred times as long; `benchmarks/text.py` measures the exact time."""
