@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import laws
 import pytest
@@ -24,64 +25,33 @@ seeds = st.integers(0, 2**16)
 few = settings(max_examples=2, deadline=None, derandomize=False, database=None, print_blob=True)
 
 
-def every(cells: list[Cell]) -> pytest.MarkDecorator:
-    """One test for each kind, position, norm and placement; each covers every feed-forward and both kv_heads."""
-    rows: dict[str, list[Cell]] = {}
+def rows(cells: list[Cell]) -> dict[str, list[Cell]]:
+    """The cells of each kind, position, norm and placement: every feed-forward and both kv_heads."""
+    found: dict[str, list[Cell]] = {}
     for cell in cells:
-        rows.setdefault("-".join(cell[:4]), []).append(cell)
-    return pytest.mark.parametrize("cells", rows.values(), ids=rows.keys())
+        found.setdefault("-".join(cell[:4]), []).append(cell)
+    return found
 
 
-DECODERS = every([cell for cell in CELLS if cell.kind != "encoder"])
-WITHOUT_POSITION = every(
-    [cell for cell in CELLS if cell.kind != "decoder" and cell.position == "none" and not cell.window]
-)
-SINGLE_STACK = every([cell for cell in CELLS if cell.kind != "encoder-decoder"])
-ALL = every(CELLS)
+DECODERS = [cell for cell in CELLS if cell.kind != "encoder"]
+LAWS = {
+    laws.future_leak: DECODERS,
+    laws.cache_error: DECODERS,
+    laws.padding_error: CELLS,
+    laws.packing_error: [cell for cell in CELLS if cell.kind != "encoder-decoder"],
+    laws.order_error: [c for c in CELLS if c.kind != "decoder" and c.position == "none" and not c.window],
+}
+CASES = [(law, name, row) for law, cells in LAWS.items() for name, row in rows(cells).items()]
 
 
-@pytest.mark.sample(11)
-@DECODERS
+@pytest.mark.sample(47)
+@pytest.mark.parametrize(("law", "name", "cells"), CASES, ids=[f"{law.__name__}-{name}" for law, name, _ in CASES])
 @few
 @given(length=lengths, seed=seeds)
-def test_no_future_leaks(cells: list[Cell], length: int, seed: int) -> None:
+def test_laws(law: Callable[..., float], name: str, cells: list[Cell], length: int, seed: int) -> None:
+    """A token sees no later one; cache, padding, other rows, packing and (without positions) order change nothing."""
     for cell in cells:
-        assert laws.future_leak(model_of(cell), length, seed) < EXACT, str(cell)
-
-
-@WITHOUT_POSITION
-@few
-@given(length=lengths, seed=seeds)
-def test_without_positions_order_has_no_effect(cells: list[Cell], length: int, seed: int) -> None:
-    for cell in cells:
-        assert laws.order_error(model_of(cell), length, seed) < EXACT, str(cell)
-
-
-@pytest.mark.sample(11)
-@ALL
-@few
-@given(length=lengths, seed=seeds)
-def test_padding_and_other_rows_change_nothing(cells: list[Cell], length: int, seed: int) -> None:
-    for cell in cells:
-        assert laws.padding_error(model_of(cell), length, seed) < EXACT, str(cell)
-
-
-@pytest.mark.sample(11)
-@SINGLE_STACK
-@few
-@given(length=lengths, seed=seeds)
-def test_packed_equals_separate(cells: list[Cell], length: int, seed: int) -> None:
-    for cell in cells:
-        assert laws.packing_error(model_of(cell), length, seed) < EXACT, str(cell)
-
-
-@pytest.mark.sample(11)
-@DECODERS
-@few
-@given(length=lengths, seed=seeds)
-def test_cached_equals_uncached(cells: list[Cell], length: int, seed: int) -> None:
-    for cell in cells:
-        assert laws.cache_error(model_of(cell), length, seed) < EXACT, str(cell)
+        assert law(model_of(cell), length, seed) < EXACT, str(cell)
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -91,7 +61,7 @@ def test_cached_equals_uncached_in_float32(kind: str, position: str) -> None:
 
 
 @pytest.mark.sample(11)
-@ALL
+@pytest.mark.parametrize("cells", rows(CELLS).values(), ids=rows(CELLS))
 def test_every_parameter_gets_a_gradient(cells: list[Cell]) -> None:
     """Forward and backward: every parameter gets a finite gradient that is not zero."""
     for cell in cells:
