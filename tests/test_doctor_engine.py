@@ -42,10 +42,10 @@ def kinds(one: Subject) -> set[str]:
 
 
 def test_doctor_opens_models_like_other_commands(files: Path) -> None:
-    assert kinds(subject(files)) == {"int8-groups"}
+    assert kinds(subject(files)) == {"int8"}
     assert kinds(subject(files, "model")) == set()
-    for precision, kind in (("bf16", "bf16"), ("int8", "int8-groups"), ("int4", "int4")):
-        assert kinds(subject(files, "model", precision=precision)) == {kind}
+    for precision in ("bf16", "int8", "int4"):
+        assert kinds(subject(files, "model", precision=precision)) == {precision}
     with pytest.raises(UsageError, match="Leave --precision out"), open_subject("demo", precision="int8"):
         pass
 

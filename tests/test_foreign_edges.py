@@ -29,7 +29,7 @@ from chumoku.errors import BusyError, DamagedError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
-from chumoku.nn.quantized import Int8Groups, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
+from chumoku.nn.quantized import Int8, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 from chumoku.text.tokenizer import with_prefix_and_suffix
 from chumoku.training import outputs
 from chumoku.training.settings import AdapterSettings
@@ -845,10 +845,10 @@ def test_modules_of_sentence_transformers(kinds: list[str], pooling: Any, expect
 # Assigning tensors
 
 
-def random_int8(rows: int, columns: int, seed: int) -> Int8Groups:
+def random_int8(rows: int, columns: int, seed: int) -> Int8:
     random = torch.Generator().manual_seed(seed)
     q = torch.randint(-127, 128, (rows, columns // 32, 32), generator=random, dtype=torch.int8)
-    return Int8Groups(q, torch.rand(rows, columns // 32, generator=random).half() / 64)
+    return Int8(q, torch.rand(rows, columns // 32, generator=random).half() / 64)
 
 
 @pytest.mark.parametrize("head", ["tied", "rounded", "floats"])
@@ -863,7 +863,7 @@ def test_quantized_tensors_are_assigned(head: str) -> None:
         stored_so = random_int8(*tensors[name].shape, seed)
         dict(plain.named_parameters())[name].copy_(stored_so.dequantize())
         tensors[name] = stored_so
-    halves = {n: t if isinstance(t, Int8Groups) else t.bfloat16() for n, t in tensors.items()}
+    halves = {n: t if isinstance(t, Int8) else t.bfloat16() for n, t in tensors.items()}
     model = build(config, device="meta")
     assign_tensors(model, tensors, "cpu")
     up = model.decoder.blocks[1].feedforward.up  # type: ignore[union-attr]

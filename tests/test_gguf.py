@@ -22,7 +22,7 @@ from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.errors import ChumokuError, DamagedError, LengthError, MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.nn.quantized import GROUP, Int4, Int8Groups, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
+from chumoku.nn.quantized import GROUP, Int4, Int8, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 from chumoku.weights.formats.gguf import blocks, header, open_gguf, write_gguf
 from chumoku.weights.formats.gguf.blocks import TYPES
 
@@ -90,7 +90,7 @@ def test_quantized_matrices_stay_quantized(number: int, tmp_path: Path) -> None:
     array = random_blocks(number, 7, 3, seed=number)
     file = open_gguf(write_with_library(tmp_path / "a.gguf", {"w": (array, number), "vector": (array[0], number)}))
     found = file.read("w", dequantize=False)
-    expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8Groups}.get(TYPES[number].name, Tensor)
+    expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8}.get(TYPES[number].name, Tensor)
     assert isinstance(found, expected)
     floats = found if isinstance(found, Tensor) else found.dequantize()
     assert torch.equal(floats, file.read("w"))
@@ -487,7 +487,7 @@ def test_batch_reader_rejects_other_data(data: bytes) -> None:
 
 
 def test_quantized_embedding_keeps_its_factor() -> None:
-    stored = Int8Groups(torch.ones(5, 1, GROUP, dtype=torch.int8), torch.full((5, 1), 0.5).half())
+    stored = Int8(torch.ones(5, 1, GROUP, dtype=torch.int8), torch.full((5, 1), 0.5).half())
     found = QuantizedEmbedding(stored, factor=3.0)(torch.tensor([[4, 0]]))
     assert torch.equal(found, torch.full((1, 2, GROUP), 1.5))
     with pytest.raises(LengthError, match="no token 5"):

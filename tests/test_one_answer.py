@@ -76,7 +76,7 @@ def test_the_laws_hold_at_every_precision(kind: str, precision: str) -> None:
             assert laws.cache_error(model, length, seed) < CLOSE[precision]
 
 
-@pytest.mark.parametrize("kind", ["int8-channels", "int8-groups", "int4"])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
 def test_a_last_digit_moves_an_input_by_little(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why an input has 16 bits: with 8, a sum in another order moves some inputs by whole steps of 1/127."""
     random = torch.Generator().manual_seed(5)

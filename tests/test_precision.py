@@ -16,16 +16,7 @@ from chumoku.errors import ShapeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import PRECISIONS, to_precision
-from chumoku.nn.quantized import (
-    GROUP,
-    QuantizedLinear,
-    QuantizedLogits,
-    quantize,
-    round_inputs,
-    to_int4,
-    to_int8_channels,
-    to_int8_groups,
-)
+from chumoku.nn.quantized import GROUP, QuantizedLinear, QuantizedLogits, quantize, round_inputs, to_int4, to_int8
 
 KINDS = ("bf16", "int8", "int4")
 SIZES = (st.integers(1, 37), st.integers(1, 5), st.integers(0, 999))
@@ -38,26 +29,15 @@ def random_matrix(outputs: int, inputs: int, seed: int) -> torch.Tensor:
 
 
 @given(*SIZES)
-def test_int8_channels_are_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
-    weight = random_matrix(outputs, 13 * groups, seed)
-    stored = to_int8_channels(weight)
-    assert ((stored.dequantize() - weight).abs() <= stored.scale[:, None] * 0.5001).all()
-    assert stored.q.abs().amax(1).tolist() == [127] * outputs, "the largest weight of every output uses all there is"
-
-
-@given(*SIZES)
-def test_int8_groups_are_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
-    weight = random_matrix(outputs, GROUP * groups, seed)
-    stored = to_int8_groups(weight)
-    error = (stored.dequantize() - weight).abs().view(outputs, groups, GROUP)
+def test_int8_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
+    weight = random_matrix(outputs, GROUP * groups - seed % 13, seed)
+    stored = to_int8(weight)
+    assert stored.q.shape == (outputs, groups, GROUP)
+    filled = torch.nn.functional.pad(weight, (0, seed % 13))
+    error = (stored.dequantize() - filled).abs().view(outputs, groups, GROUP)
     # Half a step, and the error of the largest weights from rounding s to 16 bits.
     assert (error <= stored.scale.float()[..., None] * (0.5 + 127 * 2**-11) + 1e-6).all()
     assert (stored.q.int().abs().amax(-1) >= 126).all(), "the largest weight of every group uses all there is"
-
-
-def test_int8_means_groups_where_they_fit() -> None:
-    assert QuantizedLinear(torch.ones(5, 3 * GROUP), None, "int8").kind == "int8-groups"
-    assert QuantizedLinear(torch.ones(5, 3 * GROUP - 1), None, "int8").kind == "int8-channels"
 
 
 @given(*SIZES)
@@ -77,35 +57,31 @@ def test_representable_weights_are_exact() -> None:
         weight = q[None] * 0.25 - 1.5
         assert torch.equal(to_int4(weight).dequantize(), weight)
         assert torch.equal(to_int4(weight).unpack()[0], q.to(torch.uint8))
-    whole = torch.tensor([[127.0, -127.0, 5.0, 0.0]]) / 8
-    assert torch.equal(to_int8_channels(whole).dequantize(), whole)
     many = torch.arange(-31.0, 33.0)[None]
     many[0, 0], many[0, -1] = -127, 127
-    assert torch.equal(to_int8_groups(many / 8).dequantize(), many / 8)
+    assert torch.equal(to_int8(many / 8).dequantize(), many / 8)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.375, -2.0])
 def test_equal_weights_are_exact(value: float) -> None:
     weight = torch.full((3, GROUP), value)
-    for stored in (to_int8_channels(weight), to_int4(weight)):
-        torch.testing.assert_close(stored.dequantize(), weight)
-    torch.testing.assert_close(to_int8_groups(weight).dequantize(), weight, rtol=2**-11, atol=0)  # s has 16 bits
+    torch.testing.assert_close(to_int4(weight).dequantize(), weight)
+    torch.testing.assert_close(to_int8(weight).dequantize(), weight, rtol=2**-11, atol=0)  # s has 16 bits
 
 
 def formula(x: torch.Tensor, module: QuantizedLinear) -> torch.Tensor:
-    """y = W (t p) + b in float64, step by step: p = round(x · 32512 / max|x|), one t for a group or for a token."""
-    group = x.shape[-1] if module.kind == "int8-channels" else GROUP
+    """y = W (t p) + b in float64, step by step: p = round(x · 32512 / max|x|), one t for a group."""
     rows = []
     for row in x.reshape(-1, x.shape[-1]):
         parts = []
-        for part in row.split(group):
+        for part in row.split(GROUP):
             top = part.abs().max()
             levels = torch.full_like(top, 32512.0)  # 32512.0 / top would be a product with 1 / top
             parts.append((part * (levels / top)).round().double() * (top / levels).double() if top > 0 else part)
         rows.append(torch.cat([part.double() for part in parts]))
     inputs = torch.stack(rows) if module.kind != "bf16" else x.reshape(-1, x.shape[-1]).double()
     bias = 0 if module.bias is None else module.bias.double()
-    return (inputs @ module.stored_weight.dequantize().double().T + bias).view(*x.shape[:-1], -1)
+    return (inputs @ module.float_weight().double().T + bias).view(*x.shape[:-1], -1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,7 +94,7 @@ def test_product_equals_formula(kind: str, outputs: int, rows: int) -> None:
     spread = expected.std()
     assert float((module(x[:, None]) - expected).abs().max() / spread) < 4e-6
     if kind != "bf16":
-        exact = x[:, None].double() @ module.stored_weight.dequantize().double().T + module.bias.double()
+        exact = x[:, None].double() @ module.float_weight().double().T + module.bias.double()
         assert float((module(x[:, None]) - exact).abs().max() / spread) > 4e-6, "inputs are rounded to 16 bits"
     module.get_buffer("weight" if kind == "bf16" else "scale").mul_(1.3)
     assert float((module(x[:, None]) - expected).abs().max() / spread) > 1e-3, "no stale weight is cached"
@@ -128,7 +104,7 @@ def test_product_equals_formula(kind: str, outputs: int, rows: int) -> None:
 def test_inputs_of_other_types_are_not_rounded(kind: str) -> None:
     module = QuantizedLinear(random_matrix(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
     x = random_matrix(5, 2 * GROUP, 5).double()
-    exact = x @ module.stored_weight.dequantize().double().T
+    exact = x @ module.float_weight().double().T
     torch.testing.assert_close(module(x), exact, atol=1e-12, rtol=1e-12)
     assert torch.equal(round_inputs(x.bfloat16(), module.kind), x.bfloat16())
 
@@ -151,7 +127,7 @@ def test_gradients_ignore_rounding(kind: str) -> None:
     y = random_matrix(5, 7, 13)
     out = module(x)
     (out * y).sum().backward()
-    torch.testing.assert_close(x.grad, y @ module.stored_weight.dequantize())
+    torch.testing.assert_close(x.grad, y @ module.float_weight())
     with torch.no_grad():
         assert torch.equal(module(x), out), "the same numbers with and without gradients"
 

@@ -21,7 +21,7 @@ from chumoku.errors import AddressError, UsageError
 from chumoku.inspect_prompt import question
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.nn.quantized import Int8Groups
+from chumoku.nn.quantized import Int8
 from chumoku.nn.tap import addresses
 from chumoku.pipeline import Pipeline
 from chumoku.probe import json_values, lens
@@ -375,13 +375,13 @@ def test_lens_dequantizes_the_output_matrix_once(
     source = tokens[:3] if kind == "encoder-decoder" else None
     output, tape = run_and_record(model, tokens, source=source)
     assert output.logits is not None
-    size, dequantized, calls = model.config.vocabulary, Int8Groups.dequantize, [0]
+    size, dequantized, calls = model.config.vocabulary, Int8.dequantize, [0]
 
-    def dequantize_and_count(self: Int8Groups) -> torch.Tensor:
+    def dequantize_and_count(self: Int8) -> torch.Tensor:
         calls[0] += len(self.scale) == size
         return dequantized(self)
 
-    monkeypatch.setattr(Int8Groups, "dequantize", dequantize_and_count)
+    monkeypatch.setattr(Int8, "dequantize", dequantize_and_count)
     checks: list[int] = []
     found = lens.apply_lens(model, tape, best=3, check_interrupt=lambda: checks.append(1))
     assert calls[0] <= 1, "all layers share the output matrix"

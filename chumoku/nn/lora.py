@@ -24,7 +24,7 @@ from chumoku.nn.quantized import QuantizedLinear
 
 def dense_weight(base: nn.Linear | QuantizedLinear) -> Tensor:
     """Return the weight W of a linear or quantized layer as a float tensor."""
-    return base.stored_weight.dequantize() if isinstance(base, QuantizedLinear) else base.weight
+    return base.float_weight() if isinstance(base, QuantizedLinear) else base.weight
 
 
 class LowRank(nn.Module):

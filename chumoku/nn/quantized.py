@@ -1,13 +1,12 @@
 """Quantized matrices: y = W x + b with W in fewer bits. This file defines what every engine computes.
 
-    weights   bf16            w = w           16-bit floats
-              int8-groups     w = s q         q ∈ −128 … 127, one s for 32 neighboring inputs of an output (a group)
-              int8-channels   w = s q         q ∈ −127 … 127, one s for all inputs of an output (a channel)
-              int4            w = s q + m     q ∈ 0 … 15, one s and one m for a group
+    weights   bf16      w = w           16-bit floats
+              int8      w = s q         q ∈ −128 … 127, one s for 32 neighboring inputs of an output (a group)
+              int4      w = s q + m     q ∈ 0 … 15, one s and one m for a group
 
-    inputs    bf16            x unchanged
-              others          x ≈ t p         p ∈ −32512 … 32512, p = round(x · 32512 / max|x|), t = max|x| / 32512
-                                              one t for a group; for int8-channels one t for all inputs of a token
+    inputs    bf16      x unchanged
+              others    x ≈ t p         p ∈ −32512 … 32512, p = round(x · 32512 / max|x|), t = max|x| / 32512
+                                        one t for a group
 
     sums      Σ_i w_i x_i in float32 or better, then + b
 
@@ -16,8 +15,7 @@ bytes, 256 h + l, which CPUs multiply as fast as they read weights. Rounding cha
 largest in its group, so the order of summation and the batch size do not visibly change the output (with 8-bit inputs,
 one different rounding can change logits by more than 1). Only float32 inputs are rounded: float64 is used for exact
 formulas, and bf16 inputs on a GPU are coarser already. Everything between the matrices stays in floats. Groups have
-the layout of GGUF files, so their weights are used unchanged. The precision int8 means groups, which keep the model's
-probabilities several times closer than channels; a matrix whose inputs are no multiple of 32 gets channels.
+the layout of GGUF files, so their weights are used unchanged. The last group of an int8 matrix is padded with zeros.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from chumoku.nn.embeddings import Embedding, check_range
 GROUP = 32
 LEVELS = 32512.0  # 127 · 256: the largest integer for an input
 TINY = 1e-30  # a group whose largest input is not above this counts as zeros
-Kind = Literal["bf16", "int8-channels", "int8-groups", "int4"]
+Kind = Literal["bf16", "int8", "int4"]
 
 
 class Bf16(NamedTuple):
@@ -47,18 +45,8 @@ class Bf16(NamedTuple):
         return self.weight.float()
 
 
-class Int8Channels(NamedTuple):
-    """Weights [N, K] as q [N, K] and one scale per output [N]."""
-
-    q: Tensor
-    scale: Tensor
-
-    def dequantize(self) -> Tensor:
-        return self.q.to(self.scale.dtype) * self.scale[:, None]
-
-
-class Int8Groups(NamedTuple):
-    """Weights [N, K] as q [N, K/32, 32] and one scale per group [N, K/32]."""
+class Int8(NamedTuple):
+    """Weights [N, K] as q [N, K/32, 32] and one scale per group [N, K/32]; K is rounded up to a multiple of 32."""
 
     q: Tensor
     scale: Tensor
@@ -86,48 +74,34 @@ class Int4(NamedTuple):
         return (q * self.scale.float()[..., None] + self.low.float()[..., None]).flatten(1)
 
 
-StoredWeight = Bf16 | Int8Channels | Int8Groups | Int4
-WEIGHT_TYPES: dict[Kind, type[StoredWeight]] = {
-    "bf16": Bf16,
-    "int8-channels": Int8Channels,
-    "int8-groups": Int8Groups,
-    "int4": Int4,
-}
+StoredWeight = Bf16 | Int8 | Int4
+WEIGHT_TYPES: dict[Kind, type[StoredWeight]] = {"bf16": Bf16, "int8": Int8, "int4": Int4}
 
 
-def quantize(weight: Tensor, precision: Literal["bf16", "int8", "int4"]) -> StoredWeight:
-    """Quantize a float matrix [N, K] to a precision."""
-    if precision == "bf16":
+def quantize(weight: Tensor, kind: Kind) -> StoredWeight:
+    """Quantize a float matrix [N, K] to the given kind."""
+    if kind == "bf16":
         return Bf16(weight.detach().to(torch.bfloat16))
-    if precision == "int4":
-        return to_int4(weight)
-    return to_int8_channels(weight) if weight.shape[1] % GROUP else to_int8_groups(weight)
+    return to_int8(weight) if kind == "int8" else to_int4(weight)
 
 
 def round_inputs(x: Tensor, kind: Kind) -> Tensor:
     """Return the rounded inputs t p for weights of this kind; gradients ignore the rounding (straight-through)."""
     if kind == "bf16" or x.dtype != torch.float32:
         return x
-    groups = x.detach().reshape(*x.shape[:-1], -1, x.shape[-1] if kind == "int8-channels" else GROUP)
+    groups = _groups(x.detach())
     top = groups.abs().amax(-1, keepdim=True)
     levels = torch.full_like(top, LEVELS)  # a tensor, because PyTorch computes number / tensor as number · (1 / tensor)
     integers = (groups * torch.where(top > TINY, levels / top, 0.0)).round()
-    rounded: Tensor = (integers * (top / levels)).flatten(-2)
+    rounded: Tensor = (integers * (top / levels)).flatten(-2)[..., : x.shape[-1]]
     return rounded + (x - x.detach()) if x.requires_grad and torch.is_grad_enabled() else rounded
 
 
-def to_int8_channels(weight: Tensor) -> Int8Channels:
-    """Round to the nearest integers, with the largest weight of each output at ±127."""
-    weight = weight.detach().float()
-    scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-    return Int8Channels((weight / scale[:, None]).round().to(torch.int8), scale)
-
-
-def to_int8_groups(weight: Tensor) -> Int8Groups:
+def to_int8(weight: Tensor) -> Int8:
     """Round to the nearest integers, with the largest weight of each group at about ±127."""
-    groups = weight.detach().float().reshape(len(weight), -1, GROUP)
+    groups = _groups(weight.detach().float())
     scale = (groups.abs().amax(-1) / 127).half()
-    return Int8Groups(_steps(groups, scale).clamp(-128, 127).to(torch.int8), scale)
+    return Int8(_steps(groups, scale).clamp(-128, 127).to(torch.int8), scale)
 
 
 def to_int4(weight: Tensor) -> Int4:
@@ -141,6 +115,11 @@ def to_int4(weight: Tensor) -> Int4:
     scale, low = ((highest - lowest) / 15).half(), lowest.half()
     q = _steps(groups - low.float()[..., None], scale).clamp(0, 15).to(torch.uint8)
     return Int4(q[..., : GROUP // 2] | q[..., GROUP // 2 :] << 4, scale, low)
+
+
+def _groups(x: Tensor) -> Tensor:
+    """Return x [..., K] in groups [..., K/32, 32], the last one padded with zeros."""
+    return F.pad(x, (0, -x.shape[-1] % GROUP)).reshape(*x.shape[:-1], -1, GROUP)
 
 
 def _steps(groups: Tensor, scale: Tensor) -> Tensor:
@@ -165,9 +144,10 @@ class QuantizedLinear(nn.Module):
 
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, precision: Literal["bf16", "int8", "int4"]) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: Kind) -> None:
         super().__init__()
-        self._set_weight(quantize(weight, precision), bias)
+        self._set_weight(quantize(weight, kind), bias)
+        self.in_features = weight.shape[1]
 
     @classmethod
     def of(cls, stored: StoredWeight, bias: Tensor | None = None) -> Self:
@@ -180,9 +160,7 @@ class QuantizedLinear(nn.Module):
     def _set_weight(self, stored: StoredWeight, bias: Tensor | None) -> None:
         self.kind = _register(self, stored)
         self.out_features = len(stored[0])
-        self.in_features = (
-            stored.scale.shape[1] * GROUP if isinstance(stored, Int8Groups | Int4) else stored[0].shape[1]
-        )
+        self.in_features = stored[0].shape[1] * (1 if isinstance(stored, Bf16) else GROUP)
         self.register_buffer("bias", None if bias is None else bias.detach())
         self._floats: weakref.ref[Tensor] | None = None
         self._dequantized_from: list[tuple[int, int]] = []
@@ -194,11 +172,11 @@ class QuantizedLinear(nn.Module):
     def float_weight(self) -> Tensor:
         """Return W in float32. While the caller holds the result, later calls return the same tensor."""
         if torch.compiler.is_compiling():
-            return self.stored_weight.dequantize()
+            return self.stored_weight.dequantize()[:, : self.in_features]
         version = [(part.data_ptr(), -1 if part.is_inference() else part._version) for part in self.stored_weight]
         floats = None if self._floats is None or version != self._dequantized_from else self._floats()
         if floats is None:
-            floats = self.stored_weight.dequantize()
+            floats = self.stored_weight.dequantize()[:, : self.in_features]
             self._floats, self._dequantized_from = weakref.ref(floats), version
         return floats
 

@@ -30,7 +30,7 @@ def dequantize_model(model: Model) -> Model:
         elif isinstance(module, QuantizedLinear):
             for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]
-            weight = _to_float(module.stored_weight.dequantize())
+            weight = _to_float(module.float_weight())
             if isinstance(module, QuantizedLogits) and tied:
                 tied = torch.equal(weight, tensors[f"{_output_stack(model)}.embedding.table"])
             if not (isinstance(module, QuantizedLogits) and tied):

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
-from chumoku.nn.quantized import Int4, Int8Groups
+from chumoku.nn.quantized import Int4, Int8
 
-MaybeQuantized = Tensor | Int4 | Int8Groups
+MaybeQuantized = Tensor | Int4 | Int8
 
 
 class Source(Protocol):

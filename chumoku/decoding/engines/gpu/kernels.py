@@ -79,7 +79,7 @@ def embed(
 @triton.jit
 def product(
     x, weight, scale, bias, gamma, beta, residual, out, epsilon,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SCALES: tl.constexpr,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SCALED: tl.constexpr,
     NORM: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -87,16 +87,18 @@ def product(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     there, inside = n < OUTPUTS, k < INPUTS
-    at = n.to(tl.int64)[:, None] * INPUTS + k[None, :]
+    GROUPS: tl.constexpr = (INPUTS + 31) // 32
+    STRIDE: tl.constexpr = GROUPS * 32 if SCALED else INPUTS
+    at = n.to(tl.int64)[:, None] * STRIDE + k[None, :]
     real = there[:, None] & inside[None, :]
     first = tl.load(weight + at, real, 0)
     if GATED:
-        second = tl.load(weight + OUTPUTS * INPUTS + at, real, 0)
-    if SCALES == "groups":
-        group = n.to(tl.int64)[:, None] * (INPUTS // 32) + k[None, :] // 32
-        first = first.to(tl.float32) * tl.load(scale + group, real, 0.0).to(tl.float32)
+        second = tl.load(weight + OUTPUTS * STRIDE + at, real, 0)
+    if SCALED:  # one scale for 32 weights
+        group = scale + n.to(tl.int64)[:, None] * GROUPS + k[None, :] // 32
+        first = first.to(tl.float32) * tl.load(group, real, 0.0).to(tl.float32)
         if GATED:
-            second = second.to(tl.float32) * tl.load(scale + OUTPUTS * (INPUTS // 32) + group, real, 0.0).to(tl.float32)
+            second = second.to(tl.float32) * tl.load(group + OUTPUTS * GROUPS, real, 0.0).to(tl.float32)
     if NORM != "none":
         by, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
     wait_for_previous(EARLY)
@@ -105,16 +107,12 @@ def product(
         if NORM != "none":
             vector = normalize(vector, by, shift, inside, epsilon, INPUTS, NORM)
         y = tl.sum(first.to(tl.float32) * vector[None, :], 1)
-        if SCALES == "channels":
-            y *= tl.load(scale + n, there, 0.0)
         if BIAS:
             y += tl.load(bias + n, there, 0.0).to(tl.float32)
         if KIND != "none":
             y = activation(y, KIND)
         if GATED:
             z = tl.sum(second.to(tl.float32) * vector[None, :], 1)
-            if SCALES == "channels":
-                z *= tl.load(scale + OUTPUTS + n, there, 0.0)
             if BIAS:
                 z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
             y *= z

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chumoku.decoding.engines.gpu import attention, kernels
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm
-from chumoku.nn.quantized import GROUP, Int4, Int8Channels, Int8Groups
+from chumoku.nn.quantized import GROUP, Int4, Int8
 
 FEW_ROWS = 2
 KEY_BLOCK = 64  # keys in one block
@@ -26,7 +26,6 @@ ALONE = 512  # a past of up to this many keys is not split into parts, because j
 PROGRAMS, MOST_PARTS = 264, 32  # programs of all parts together: two for each multiprocessor of an H200
 PART = 4096  # logits compared by one program
 INT4_BYTES = 16384  # most bytes of weights of one program
-SCALES: dict[type, str] = {Int8Channels: "channels", Int8Groups: "groups"}  # how the weights of `product` are scaled
 
 
 class Launcher(NamedTuple):
@@ -138,7 +137,7 @@ def multiply(
         INPUTS=x.shape[1],
         OUTPUTS=outputs,
         ROWS=len(x),
-        SCALES=SCALES.get(type(matrix.weight), "none"),
+        SCALED=isinstance(matrix.weight, Int8),
         NORM="none" if norm is None else norm.kind,
         KIND=activation,
         GATED=gated,
@@ -199,8 +198,8 @@ def multiply_many(
     if norm is not None:
         x = normalize(launcher, x, norm)
     if residual is not None and matrix.bias is None:
-        return torch.addmm(residual, x, matrix.floats(x.dtype).T)
-    y = F.linear(x, matrix.floats(x.dtype), matrix.bias)
+        return torch.addmm(residual, x, matrix.floats(x).T)
+    y = F.linear(x, matrix.floats(x), matrix.bias)
     if residual is not None:
         y += residual
     return y if activation == "none" else activate(launcher, y, activation, gated=gated)

@@ -19,22 +19,23 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import LayerNorm, RMSNorm
-from chumoku.nn.quantized import Int4, Int8Channels, Int8Groups, QuantizedLinear
+from chumoku.nn.quantized import Int4, Int8, QuantizedLinear
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST, WIDEST_HEAD = 1 << 15, 256  # a program holds whole rows of weights, and whole keys
 
 
 class Matrix(NamedTuple):
-    weight: Tensor | Int8Channels | Int8Groups | Int4  # [N, K]
+    weight: Tensor | Int8 | Int4  # [N, K]
     bias: Tensor | None  # [N]
 
     @property
     def outputs(self) -> int:
         return len(self.weight if isinstance(self.weight, Tensor) else self.weight[0])
 
-    def floats(self, dtype: torch.dtype) -> Tensor:
-        return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantize().to(dtype)
+    def floats(self, x: Tensor) -> Tensor:
+        """The weights in the dtype of the inputs x [rows, K]."""
+        return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantize()[:, : x.shape[1]].to(x.dtype)
 
 
 class Norm(NamedTuple):
@@ -68,7 +69,7 @@ def unsupported(model: nn.Module) -> str | None:
         return "it is too wide"
     parts = [part for block in model.decoder.blocks for part in linears(block)]
     kinds = {part.kind if isinstance(part, QuantizedLinear) else type(part).__name__ for part in parts}
-    known = kinds in ({"Linear"}, {"int4"}) or kinds <= {"int8-channels", "int8-groups"}
+    known = kinds in ({"Linear"}, {"int8"}, {"int4"})
     return None if known else f"its matrices are {', '.join(sorted(kinds))}"
 
 

@@ -1,8 +1,7 @@
 """Weights in the memory layout of step.cpp: blocks of n outputs, where n is the number of lanes of a register.
 
-    float32   [N/n][K][n]              int8-groups   [N/n][K/32], of each group [8][n][4], s [n]
-    bf16      [N/n][K/2][n][2]         int4          [N/n][K/32], of each group [4][n][4], s [n], m [n]
-    int8      [N/n][K/4][n][4]
+    float32   [N/n][K][n]              int8   [N/n][K/32], of each group [8][n][4], s [n]
+    bf16      [N/n][K/2][n][2]         int4   [N/n][K/32], of each group [4][n][4], s [n], m [n]
 
 This module only describes sources and targets; packing.h copies, all matrices in one call (`call.Weights`). The ctypes
 structures below must have the same fields as the structs in structs.h.
@@ -26,10 +25,9 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.quantized import GROUP, Bf16, Int8Channels, QuantizedLinear, StoredWeight
+from chumoku.nn.quantized import GROUP, Bf16, QuantizedLinear, StoredWeight
 
-INPUTS = 64  # int8 inputs are padded to a multiple of this
-KINDS = {"float32": 0, "bf16": 1, "int8-channels": 2, "int8-groups": 3, "int4": 4}
+KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int4": 3}
 SIGNS = 0x80808080  # the sign bits of four int8; inverting them gives q + 128, which some processors need
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
 
@@ -40,7 +38,7 @@ Weight = Tensor | StoredWeight
 class Product(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kind", "outputs", "inputs")),
-        *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias")),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias")),
     )
 
 
@@ -191,7 +189,6 @@ class Packed:
             outputs,
             inputs,
             self._weight(weights, LAYOUTS[kind](inputs), outputs),
-            self._scale(weights),
             self._copy(torch.cat(biases)) if biased else None,
         )
 
@@ -214,10 +211,6 @@ class Packed:
         steps = [step * field.itemsize for field in fields for step in field.stride()[:2]]
         pointers = [field.data_ptr() for field in fields]
         return Source(*pointers, *[None] * (3 - len(fields)), *steps, *[0] * (6 - len(steps)), len(q))
-
-    def _scale(self, weights: Sequence[Weight]) -> int | None:
-        scales = [weight.scale.float() for weight in weights if isinstance(weight, Int8Channels)]
-        return self._copy(torch.cat(scales)) if len(scales) == len(weights) else None
 
     def clear_packings(self) -> None:
         """Release the sources after packing."""
@@ -271,8 +264,7 @@ class Layout(NamedTuple):
 LAYOUTS = {
     "float32": lambda inputs: Layout(1, 4 * inputs, inputs),
     "bf16": lambda inputs: Layout(1, 2 * inputs, -(-inputs // 2)),
-    "int8-channels": lambda inputs: Layout(1, inputs, -(-inputs // INPUTS) * INPUTS // 4, flip=SIGNS),
-    "int8-groups": lambda inputs: Layout(inputs // GROUP, GROUP, GROUP // 4, 1, SIGNS),
+    "int8": lambda inputs: Layout(-(-inputs // GROUP), GROUP, GROUP // 4, 1, SIGNS),
     "int4": lambda inputs: Layout(inputs // GROUP, GROUP // 2, GROUP // 8, 2),
 }
 

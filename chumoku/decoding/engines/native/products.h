@@ -4,8 +4,7 @@
 // one sum for each output and no sum across a register is needed:
 //
 //     float32, bf16   [N/n][K][n]                multiplied as floats
-//     int8-channels   [N/n][K/4][n][4]           q; one step for all inputs of a row
-//     int8-groups     [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
+//     int8            [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
 //     int4            [N/n][K/32], of each       two q in a byte [4][n][4], s [n] and m [n]; a step for 32 inputs
 #pragma once
 
@@ -24,6 +23,7 @@
 namespace {
 
 int pad_to_64(int inputs) { return (inputs + 63) / 64 * 64; }
+int groups_of(const Product& p) { return (p.inputs + GROUP - 1) / GROUP; }
 
 constexpr float LEVELS = 32512;  // inputs are quantized to integers −LEVELS … LEVELS times the step of their group
 constexpr float TINY = 1e-30f;   // a group whose largest input is not above this becomes zeros
@@ -52,23 +52,22 @@ struct Inputs {
 
     void form(int r, const Product& product) {
         std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
-        if (product.kind < INT8_CHANNELS) return;
-        int group = product.kind == INT8_CHANNELS ? stride : GROUP;
-        for (int g = 0; g < stride / group; g++) quantize(r, g, group);
+        if (product.kind >= INT8)
+            for (int g = 0; g < groups; g++) quantize(r, g);
     }
     // The same for inputs `from` … `to` of a row, for rows that several threads convert in parts.
     void form_part(int r, const Product& product, int from, int to) {
         if (to == product.inputs) std::fill(row(r) + to, row(r) + stride, 0.0f);
-        if (product.kind >= INT8_GROUPS)
-            for (int g = from / GROUP; g < to / GROUP; g++) quantize(r, g, GROUP);
+        if (product.kind >= INT8)
+            for (int g = from / GROUP; g < (to + GROUP - 1) / GROUP; g++) quantize(r, g);
     }
-    void quantize(int r, int g, int group) {
-        size_t first = size_t(g) * group, place = size_t(r) * groups + g;
+    void quantize(int r, int g) {
+        size_t first = size_t(g) * GROUP, place = size_t(r) * groups + g;
         const float* from = row(r) + first;
         int8_t *to_high = const_cast<int8_t*>(high(r)) + first, *to_low = const_cast<int8_t*>(low(r)) + first;
         // Compare magnitudes by their bits: NaN is then the largest and is not lost.
         Ints far = {};
-        for (int i = 0; i < group; i += LANES) {
+        for (int i = 0; i < GROUP; i += LANES) {
             Ints size = load<Ints>(from + i) & 0x7fffffff;
             far = size > far ? size : far;
         }
@@ -76,7 +75,7 @@ struct Inputs {
         for (int i = 1; i < LANES; i++) bits = std::max(bits, int32_t(far[i]));
         float top = load<float>(&bits), inverse = top > TINY ? LEVELS / top : 0;
         Ints highs = {}, lows = {};
-        for (int i = 0; i < group; i += LANES) {
+        for (int i = 0; i < GROUP; i += LANES) {
             Ints whole = nearest(load<Floats>(from + i) * inverse), upper = (whole + 128) >> 8, lower = whole - upper * 256;
             store(to_high + i, __builtin_convertvector(upper, Chars));
             store(to_low + i, __builtin_convertvector(lower, Chars));
@@ -135,41 +134,6 @@ template <int R, int B> void multiply_bf16(const Product& p, int block, const fl
         }
 }
 
-// Integer products of weights and inputs, converted to floats.
-inline Floats scale_sums(Ints high, Ints low, Floats channel, float step) {
-    Floats dots = fma(__builtin_convertvector(high, Floats), spread(256.0f), __builtin_convertvector(low, Floats));
-    return dots * channel * step;
-}
-
-template <int R, int B> void multiply_channels(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
-    int parts = in.stride / 4;
-    const Bytes* w[B];
-    for (int b = 0; b < B; b++) w[b] = static_cast<const Bytes*>(p.weight) + size_t(block + b) * parts;
-    const int8_t *h = in.high(first), *l = in.low(first);
-    Ints high[B][R], low[B][R];
-    for (int b = 0; b < B; b++)
-        for (int r = 0; r < R; r++) {
-            size_t place = size_t(first + r) * in.groups;
-            high[b][r] = Ints{} + in.from_high[place];
-            low[b][r] = Ints{} + in.from_low[place];
-        }
-    for (int i = 0; i < parts; i++)
-        for (int b = 0; b < B; b++) {
-            ahead(w[b] + i, sizeof(Bytes));
-            Bytes weights = load<Bytes>(w[b] + i);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++) {
-                high[b][r] = dot4(high[b][r], weights, h + r * in.stride + i * 4);
-                low[b][r] = dot4(low[b][r], weights, l + r * in.stride + i * 4);
-            }
-        }
-    for (int b = 0; b < B; b++) {
-        Floats channel = load<Floats>(p.scale + (block + b) * LANES);
-        for (int r = 0; r < R; r++)
-            sums.of[b][r] = scale_sums(high[b][r], low[b][r], channel, in.step[size_t(first + r) * in.groups]);
-    }
-}
-
 #if defined(__ARM_FEATURE_DOTPROD)
 // sums[o] += Σ_{i<16} w[o][i] · x[i]
 inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
@@ -219,7 +183,7 @@ template <bool FOUR> struct Group {
         return FOUR ? fma(shift, spread(in.shift[place]), sums) : sums;
     }
     static const uint8_t* of(const Product& p, int block) {
-        return static_cast<const uint8_t*>(p.weight) + size_t(block) * (p.inputs / GROUP) * SIZE;
+        return static_cast<const uint8_t*>(p.weight) + size_t(block) * groups_of(p) * SIZE;
     }
 };
 
@@ -229,7 +193,7 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
     const uint8_t* w[B];
     for (int b = 0; b < B; b++) w[b] = Group<FOUR>::of(p, block + b);
     const int8_t *h = in.high(first), *l = in.low(first);
-    for (int g = 0; g < p.inputs / GROUP; g++)
+    for (int g = 0; g < groups_of(p); g++)
 #pragma GCC unroll 2
         for (int b = 0; b < B; b++) {
             Group<FOUR> group(w[b] + size_t(g) * Group<FOUR>::SIZE);
@@ -269,10 +233,8 @@ template <int R, int B> void multiply_rows(const Product& p, int block, const In
     const float* x = in.floats.data() + size_t(first) * in.stride;
     if constexpr (B == 1 || R * B == 2) {
         if (p.kind == INT4) multiply_groups<R, B, true>(p, block, in, first, sums);
-        if (p.kind == INT8_GROUPS) multiply_groups<R, B, false>(p, block, in, first, sums);
+        if (p.kind == INT8) multiply_groups<R, B, false>(p, block, in, first, sums);
     }
-    if constexpr (R <= ROWS / 2)
-        if (p.kind == INT8_CHANNELS) multiply_channels<R, B>(p, block, in, first, sums);
     if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
     if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
     for (int b = 0; b < B; b++)
@@ -293,68 +255,28 @@ bool tiles_available() {
     return available;
 }
 
-// Tiles 0 … 3 hold sums, 4 … 7 inputs and weights; for groups, 4 holds 32 inputs, and 5 and 6 their weights.
-void tiles_begin(bool groups) {
+// Tiles 0 and 1 hold sums, 4 holds 32 inputs, 5 and 6 their weights.
+void tiles_begin() {
     struct Form {
         uint8_t palette = 1, start = 0, reserved[14] = {};
-        uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+        uint16_t columns[16] = {64, 64, 64, 64, 32, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 8, 8, 8};
     };
-    // static: the compiler would optimize away one on the stack
-    static const Form wide, narrow{.columns = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 8, 8, 8}};
-    _tile_loadconfig(groups ? &narrow : &wide);
+    static const Form form;  // static: the compiler would optimize away one on the stack
+    _tile_loadconfig(&form);
 }
 
 // A tile of sums: the products of TILE_TOKENS rows' high halves, then of their low halves.
 typedef int32_t TileSums[2][TILE_TOKENS][LANES];
 
-// TILE_TOKENS rows times four blocks of outputs.
-void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
-    int stride = in.stride;
-    const uint8_t* w[4];
-    for (int b = 0; b < 4; b++)
-        w[b] = static_cast<const uint8_t*>(p.weight) + size_t(block + std::min(b, blocks - 1)) * stride * LANES;
-    const int8_t* x = in.high(first);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int i = 0; i < stride; i += 64) {
-        for (int b = 0; b < blocks; b++) ahead(w[b] + i * LANES, 1024);
-        _tile_loadd(4, x + i, stride);
-        _tile_loadd(5, w[0] + i * LANES, 64);
-        _tile_loadd(6, w[1] + i * LANES, 64);
-        _tile_loadd(7, w[2] + i * LANES, 64);
-        _tile_dpbsud(0, 4, 5);
-        _tile_loadd(5, w[3] + i * LANES, 64);
-        _tile_dpbsud(1, 4, 6);
-        _tile_dpbsud(2, 4, 7);
-        _tile_dpbsud(3, 4, 5);
-    }
-    alignas(64) TileSums sums[4];
-    _tile_stored(0, sums[0], 64);
-    _tile_stored(1, sums[1], 64);
-    _tile_stored(2, sums[2], 64);
-    _tile_stored(3, sums[3], 64);
-    for (int b = 0; b < blocks; b++) {
-        Floats channel = load<Floats>(p.scale + (block + b) * LANES);
-        for (int r = 0; r < rows; r++) {
-            size_t place = size_t(first + r) * in.groups;
-            Ints high = load<Ints>(sums[b][0][r]) + in.from_high[place];
-            Ints low = load<Ints>(sums[b][1][r]) + in.from_low[place];
-            out.write(p, block + b, first + r, scale_sums(high, low, channel, in.step[place]));
-        }
-    }
-}
-
 // TILE_TOKENS rows times two blocks, group by group.
 template <bool FOUR>
-void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
+void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
     const uint8_t *w = Group<FOUR>::of(p, block), *v = Group<FOUR>::of(p, block + blocks - 1);
     const int8_t* x = in.high(first);
     alignas(64) TileSums dots[2];
     Floats sums[2][TILE_TOKENS] = {};
-    for (int g = 0; g < p.inputs / GROUP; g++) {
+    for (int g = 0; g < groups_of(p); g++) {
         alignas(64) const Group<FOUR> group[2] = {Group<FOUR>(w + size_t(g) * Group<FOUR>::SIZE),
                                                   Group<FOUR>(v + size_t(g) * Group<FOUR>::SIZE)};
         std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not see that tile loads read memory
@@ -381,37 +303,29 @@ void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs&
 }
 #else
 bool tiles_available() { return false; }
-void tiles_begin(bool) {}
-void multiply_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
-template <bool> void multiply_group_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
+void tiles_begin() {}
+template <bool> void multiply_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
 #endif
 
-// Whether a row of inputs can be converted in parts of this size: channels need the maximum of the whole row first.
-bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8_CHANNELS || (p.kind > INT8_CHANNELS && part % GROUP == 0); }
-
-// Rows per kernel call: as many sums as fit in registers.
-int rows_at_once(const Product& p, bool tiles) {
-    if (tiles) return TILE_TOKENS;
-    return p.kind == INT8_CHANNELS ? ROWS / 2 : ROWS;
-}
+// Whether a row of inputs can be converted in parts of this size: whole groups.
+bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8 || part % GROUP == 0; }
 
 void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, const Output& out) {
-    bool tiles = p.kind >= INT8_CHANNELS && count > 1 && tiles_available(), grouped = p.kind >= INT8_GROUPS;
-    int blocks = (p.outputs + LANES - 1) / LANES, rows = rows_at_once(p, tiles);
+    bool grouped = p.kind >= INT8, tiles = grouped && count > 1 && tiles_available();
+    int blocks = (p.outputs + LANES - 1) / LANES, rows = tiles ? TILE_TOKENS : ROWS;  // sums that fit in registers
     // Several blocks per item: taking an item costs more than computing a small block.
     int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
-    if (tiles) tiles_begin(grouped);
+    if (tiles) tiles_begin();
     pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         for (int r = 0; r < count; r += rows) {
             int some = std::min(rows, count - r);
             int b = item * each;
             if (tiles) {
-                for (int n = grouped ? 2 : 4; b < end; b += n) {
-                    int some_blocks = std::min(n, end - b);
-                    if (p.kind == INT4) multiply_group_tiles<true>(p, b, some_blocks, in, r, some, out);
-                    else if (grouped) multiply_group_tiles<false>(p, b, some_blocks, in, r, some, out);
-                    else multiply_tiles(p, b, some_blocks, in, r, some, out);
+                for (; b < end; b += 2) {
+                    int some_blocks = std::min(2, end - b);
+                    if (p.kind == INT4) multiply_tiles<true>(p, b, some_blocks, in, r, some, out);
+                    else multiply_tiles<false>(p, b, some_blocks, in, r, some, out);
                 }
                 continue;
             }

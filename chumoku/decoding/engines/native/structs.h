@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-enum Kind { FLOAT32, BF16, INT8_CHANNELS, INT8_GROUPS, INT4 };
+enum Kind { FLOAT32, BF16, INT8, INT4 };
 struct Product {
     int32_t kind, outputs, inputs;
     const void* weight;
-    const float *scale, *bias;
+    const float* bias;
 };
 enum NormKind { NONE, LAYER, RMS, AFFINE };
 struct Norm {

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from chumoku.nn.quantized import GROUP, Int4, Int8Groups
+from chumoku.nn.quantized import GROUP, Int4, Int8
 
 CHUNK = 1 << 20  # values dequantized at a time, to limit temporary memory
 LARGEST_Q4_0 = 65504 / 8  # largest d for which −8 d fits into float16
@@ -134,7 +134,7 @@ def dequantize_blocks(data: Tensor, name: str, shape: tuple[int, ...]) -> Tensor
     return values.view(shape)
 
 
-def as_quantized(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8Groups | None:
+def as_quantized(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8 | None:
     """A view of a matrix as our own quantized type, without loss; None for types that we cannot compute with."""
     if len(shape) != 2 or name not in ("Q4_0", "Q4_1", "Q8_0"):
         return None
@@ -142,7 +142,7 @@ def as_quantized(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8
     # A block has an even number of bytes, so it can be viewed as float16.
     scale = blocks.view(torch.float16)[..., 0]
     if name == "Q8_0":
-        return Int8Groups(blocks[..., 2:].view(torch.int8), scale)
+        return Int8(blocks[..., 2:].view(torch.int8), scale)
     if name == "Q4_1":
         return Int4(blocks[..., 4:], scale, blocks.view(torch.float16)[..., 1])
     if float(scale.abs().max()) > LARGEST_Q4_0:

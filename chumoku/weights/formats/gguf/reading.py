@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
-from chumoku.nn.quantized import Int4, Int8Groups
+from chumoku.nn.quantized import Int4, Int8
 from chumoku.weights.formats.gguf.blocks import as_quantized, dequantize_blocks
 from chumoku.weights.formats.gguf.header import TensorInfo, read_header
 
@@ -36,11 +36,11 @@ class Gguf:
     @overload
     def read(self, name: str, *, dequantize: Literal[True] = True) -> Tensor: ...
     @overload
-    def read(self, name: str, *, dequantize: bool) -> Tensor | Int4 | Int8Groups: ...
-    def read(self, name: str, *, dequantize: bool = True) -> Tensor | Int4 | Int8Groups:
+    def read(self, name: str, *, dequantize: bool) -> Tensor | Int4 | Int8: ...
+    def read(self, name: str, *, dequantize: bool = True) -> Tensor | Int4 | Int8:
         """Read a tensor: float32 if it was quantized, else the stored float type.
 
-        With dequantize=False, Q4_0 and Q4_1 matrices are returned as Int4 and Q8_0 as Int8Groups, without loss.
+        With dequantize=False, Q4_0 and Q4_1 matrices are returned as Int4 and Q8_0 as Int8, without loss.
         """
         if name not in self.tensors:
             raise UsageError(f"{self.path} has no tensor {name[:60]!r}.")
