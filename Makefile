@@ -9,11 +9,11 @@ demo: venv
 	$(BIN)/chumoku demo
 
 test: venv browser
-	$(BIN)/pytest -n 3 --dist loadfile -m "not slow"
+	$(BIN)/pytest -n 3 --dist worksteal -m "not slow"
 
 # Long runs: whole trainings, every experiment, kills and damaged files, many random cases of laws that `test` tries on few.
 test-slow: venv browser
-	$(BIN)/pytest -n 3 --dist loadfile -m slow
+	$(BIN)/pytest -n 3 --dist worksteal -m slow
 
 check: venv
 	$(BIN)/ruff format --check .

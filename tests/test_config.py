@@ -120,7 +120,7 @@ def test_invalid_config_is_refused_with_a_sentence(changes: dict[str, object]) -
     start = time.perf_counter()
     with pytest.raises(ConfigError) as refused:
         read_model_config({"vocabulary": 100, **changes})
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < 5.0
     assert tracemalloc.get_traced_memory()[1] < 16 << 20, "no memory was allocated for the model"
     tracemalloc.stop()
     for key, sentence in refused.value.problems:

@@ -42,7 +42,7 @@ def outcome_of(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPa
     return outcomes[name]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", IDS)
 def test_experiment_runs_and_draws(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure

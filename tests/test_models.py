@@ -333,7 +333,7 @@ def test_every_preset_compiles_as_one_graph(name: str) -> None:
             torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiny_presets_compile_with_inductor(kind: str) -> None:
     model = build(preset(f"tiny-{kind}"))

@@ -86,6 +86,7 @@ def test_minilm_equals_sentence_transformers() -> None:
         torch.testing.assert_close(vector, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_stories15m_equals_llama2c(tmp_path: Path) -> None:
     """Greedy tokens equal those of transformers with the same weights, and llama2.c's text."""
     pipeline = chumoku.load(path_or_skip("stories"))

@@ -136,6 +136,7 @@ def test_packages_and_types_are_public() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_examples_run(tmp_path: Path) -> None:
     def run(*words: str) -> str:
         command = [sys.executable, *words]
