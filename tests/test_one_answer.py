@@ -40,6 +40,7 @@ from chumoku.models.precision import PRECISIONS, to_precision
 from chumoku.nn import attention, norms, quantized
 from chumoku.nn.attention import Attention
 from chumoku.nn.tap import addresses, edit, record
+from chumoku.probe.cancellation import interruptible
 from chumoku.text import train
 
 KINDS = ("encoder", "decoder", "encoder-decoder")
@@ -454,3 +455,11 @@ def test_the_recording_engine_is_used_only_while_recording() -> None:
     with record(model, "logits"):
         assert isinstance(open_engine(model, rows=1, capacity=3), RecordedEngine) == NATIVE
     assert translate.open_engine is open_engine
+
+
+def test_checks_for_interruption_do_not_change_the_engine() -> None:
+    model = copy.deepcopy(model_at("decoder", "float32"))
+    with interruptible(model, lambda: None):
+        assert modification(model) is None
+        model.decoder.blocks[0].register_forward_pre_hook(lambda module, given: None)
+        assert modification(model) == "decoder.blocks.0 has a forward hook"

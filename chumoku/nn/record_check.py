@@ -63,7 +63,7 @@ def compare_with_unrecorded(model: nn.Module) -> Iterator[None]:
             check_same(unrecorded.pop(module), recorded, "recorded", names[module])
 
     for function in (run_unrecorded, compare):
-        function.only_compares = True  # type: ignore[union-attr]
+        function.changes_nothing = True  # type: ignore[union-attr]
     hooks = []
     for module in names:
         hooks.append(module.register_forward_pre_hook(run_unrecorded, with_kwargs=True))

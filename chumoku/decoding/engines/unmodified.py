@@ -91,8 +91,8 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 
 
 def _hooks(hooks: Mapping[int, Any]) -> bool:
-    """Whether any hook may change a result; the hooks of `record` in debug mode only compare."""
-    return any(not getattr(hook, "only_compares", False) for hook in hooks.values())
+    """Whether any hook may change a result; those of `record` (which compare) and `interruptible` do not."""
+    return any(not getattr(hook, "changes_nothing", False) for hook in hooks.values())
 
 
 def _code() -> Iterator[tuple[tuple[Any, str], Any]]:
