@@ -94,6 +94,7 @@ def digest(batches: Batches, start: Cursor, stop: Cursor, workers: int) -> list[
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_do_not_change_the_order(all_batches: dict[str, Batches], kind: str) -> None:
     stop = Cursor(1, 3)

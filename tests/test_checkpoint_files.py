@@ -114,6 +114,7 @@ def test_wrong_checkpoint_with_valid_checksums_is_refused(
         go(recipe_for("decoder", corpora, out, train={"steps": 7, "ema": 0.5}), resume=True)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kind", "momentum"), [("adamw", 0.9), ("sgd", 0.0), ("sgd", 0.9), ("muon", 0.9)])
 def test_every_optimizer_resumes(kind: str, momentum: float, corpora: Path, tmp_path: Path) -> None:
     changes = {"optimizer": {"kind": kind, "momentum": momentum, "learning_rate": 0.01}, "schedule": {"warmup": 0}}

@@ -145,6 +145,7 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     assert json.loads(found.out)["lines"] == 33
 
 
+@pytest.mark.slow
 def test_a_killed_translation_is_continued(models: Path, tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(1301)))
     words = ("translate", "translator", "--file", str(tmp_path / "in.txt"), "--limit", "5", "--beam", "1", "--out")

@@ -111,6 +111,7 @@ def greedy(model: Model, start: list[int], new: int, source: list[int] | None = 
     return said[len(start) :]
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("changes", CELLS.values(), ids=CELLS)
 def test_decoders_give_the_same_logits(changes: dict[str, Any], tmp_path: Path) -> None:
     model = random_model("decoder", **changes)

@@ -50,6 +50,7 @@ def test_doctor_opens_models_like_other_commands(files: Path) -> None:
         pass
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", [None, "bf16", "int8", "int4"])
 def test_healthy_quantized_models_have_no_findings(files: Path, precision: str | None) -> None:
     report = examine(subject(files, "model.gguf" if precision is None else "model", precision=precision))

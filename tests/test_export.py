@@ -92,6 +92,7 @@ class Step(nn.Module):
         return output
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("position", ["learned", "relative", "alibi", "rotary"])
 def test_cached_step_exports(position: str) -> None:
     """With lengths per row, no length is a constant of the program; batch and capacity are dynamic."""

@@ -420,6 +420,7 @@ def test_list_shows_last_verdicts(ask: Ask) -> None:
     assert re.search(r"^gram +000 +holds only when +All inner products at once$", output.out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_processes_do_not_change_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     output: list[str] = []

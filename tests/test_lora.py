@@ -470,6 +470,7 @@ def test_fast_engines_refuse_adapters() -> None:
     assert distance(engine.prefill([[1, 3]]), slow.prefill([[1, 3]])) < 1e-4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_compiled_training_uses_the_adapter(precision: str) -> None:
     """Compiled models join the three projections into one product, except if one has an adapter."""

@@ -185,6 +185,7 @@ def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear |
     return linear
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("first", range(4))
 def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
@@ -564,7 +565,7 @@ def link(library: Path) -> None:
     library.symlink_to(other)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [shorten, link, lambda library: library.chmod(0o666), lambda library: library.with_suffix(".sha256").unlink()],

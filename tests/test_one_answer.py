@@ -64,6 +64,7 @@ def prompts(count: int = 3) -> list[list[int]]:
 # The laws of models
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_laws_hold_at_every_precision(kind: str, precision: str) -> None:
@@ -318,6 +319,7 @@ def by_hand(model: Model, prompt: list[int], new: int) -> list[int]:
     return text[len(prompt) :]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_modified_model_decodes_itself(name: str) -> None:
     change, message = CHANGES[name]

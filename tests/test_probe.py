@@ -35,6 +35,7 @@ def output_of(model: Model, written: torch.Tensor) -> torch.Tensor:
     return final_output(run_model(model, make_input(model, written, source_of(model))))
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("cell", SOME, ids=str)
 def test_last_layer_of_the_lens_equals_the_output(cell: Cell) -> None:
     model = model_of(cell, torch.float32)

@@ -39,6 +39,7 @@ def next_logits(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.slow
 def test_smollm2_knows_the_capital_of_france(smollm2: Path) -> None:
     for precision in (None, "float32"):
         pipeline = chumoku.load(smollm2, precision=precision)

@@ -614,6 +614,7 @@ def test_early_stopping(run: Run, tmp_path: Path) -> None:
     assert run(resume=True, train={**PATIENT, "patience": 5}, **EARLY).step > trained.step
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", [14, 37])
 def test_signal_during_validation_loses_no_validation(
     step: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

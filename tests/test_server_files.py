@@ -61,6 +61,7 @@ def repack(model: Model) -> None:
         call.weights(model)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @NEEDS_PROC_MAPS
 def test_loaded_model_is_not_memory_mapped(models: dict[str, tuple[Path, Path]]) -> None:
     def is_mapped(weights: Path) -> bool:

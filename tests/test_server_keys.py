@@ -123,6 +123,7 @@ def test_client_address() -> None:
     assert client_address({"client": None}) == ""
 
 
+@pytest.mark.slow
 def test_many_wrong_keys_do_not_block_the_correct_one(locked: Serving) -> None:
     def guess(number: int) -> int:
         return httpx.get(

@@ -210,6 +210,7 @@ print("the end")
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("busy", "drain"), [("reader", 1.0), ("worker", 1.0), ("reader", 0.0), ("nothing", 30.0)])
 def test_shutdown_in_time(writer: Path, busy: str, drain: float) -> None:
     command = [sys.executable, "-c", CHILD, str(writer), busy, str(drain)]

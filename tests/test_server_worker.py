@@ -347,6 +347,7 @@ def test_help_lists_every_limit_and_loads_nothing() -> None:
     assert "2000000" in output
 
 
+@pytest.mark.slow
 def test_sigterm_lets_requests_finish(folder: Path) -> None:
     with serve_in_process(str(folder / "writer"), "--drain-seconds", "20") as (process, line):
         assert line.startswith("writer at http://127.0.0.1:")

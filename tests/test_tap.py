@@ -94,6 +94,7 @@ def test_recorded_weights_times_values_equal_heads(cell: Cell) -> None:
             assert (tape[address].triu(1) == 0).all()
 
 
+@pytest.mark.sample(31)
 @pytest.mark.parametrize("cell", CELLS[::11], ids=str)
 def test_recorded_tensors_follow_the_formulas(cell: Cell) -> None:
     """Each recorded tensor is what the formula gives for the tensors recorded before it."""
@@ -225,6 +226,7 @@ def test_unknown_address_is_refused_with_suggestion() -> None:
         tape["decoder.nrm"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_records_all_its_addresses(name: str) -> None:
     model = build(preset(name, layers=1, vocabulary=29))

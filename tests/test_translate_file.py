@@ -166,6 +166,7 @@ def run_lines(*words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", KILLED, *words], stderr=subprocess.PIPE)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
     source = numbered(tmp_path / "in.txt", 6007)
     assert run_lines(str(source), str(tmp_path / "whole.txt")).wait() == 0
@@ -188,6 +189,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_repeated(tmp_path: Path) ->
     assert sorted(set(cuts[:-1])) == cuts[:-1], "every life got further than the one before"
 
 
+@pytest.mark.slow
 def test_a_million_lines_in_flat_memory(tmp_path: Path) -> None:
     """Peak memory of a hundred thousand lines and of ten times as many differ by less than a tenth of the file."""
     code = (
