@@ -20,7 +20,11 @@ settings.load_profile("house")
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all cases of a test with `sample(n)` as slow, except n of them, spread evenly."""
+    """Mark all cases of a test with `sample(n)` as slow, except n of them, spread evenly.
+
+    Tests in a browser come first: they wait more than they compute, while other workers compute.
+    """
+    items.sort(key=lambda item: "browser" not in getattr(item, "fixturenames", ()))
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sample") is not None:
