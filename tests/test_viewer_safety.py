@@ -129,6 +129,7 @@ def test_every_view_opens_without_errors(server: Serving, open_page: OpenPage, v
 # ---- untrusted strings ----
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("view", VIEWS)
 def test_hostile_strings_are_not_executed(browser: Any, hostile: Serving, view: str) -> None:
     """In every text field, in every token, and in the names of models."""
