@@ -298,7 +298,7 @@ def test_snapshot_holds_what_the_pass_computed() -> None:
 
 
 def test_help_needs_no_torch() -> None:
-    show_help("look")
+    assert "Usage: chumoku look " in show_help("look")
 
 
 @pytest.mark.usefixtures("without_plots")

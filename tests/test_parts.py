@@ -31,7 +31,7 @@ from chumoku.nn.block import Block
 from chumoku.nn.tap import record
 
 
-def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-10) -> None:
+def assert_close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-10) -> None:
     torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
@@ -65,19 +65,19 @@ def test_a_norm_equals_its_formula_and_torch(kind: str, rows: int, length: int, 
     upstream = torch.randn_like(x)
     gradients = []
     for output, gamma in ((plain, ours.gamma), (ours(x), ours.gamma), (expected, theirs.weight)):
-        close(output, expected)
+        assert_close(output, expected)
         gradients.append(torch.autograd.grad(output, [x, gamma], upstream))
     for one, two, three in zip(*gradients, strict=True):
-        close(one, three)
-        close(two, three)
+        assert_close(one, three)
+        assert_close(two, three)
 
 
 def test_layer_norm_of_note_002_and_error_of_note_001() -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     ones, zeros = torch.ones(4), torch.zeros(4)
-    close(norms.layer_norm(x, ones, zeros, 0.0), torch.tensor([-1.34, -0.45, 0.45, 1.34]), 0.005)
+    assert_close(norms.layer_norm(x, ones, zeros, 0.0), torch.tensor([-1.34, -0.45, 0.45, 1.34]), 0.005)
     by_variance = (x - x.mean()) / x.var(unbiased=False)
-    close(by_variance, torch.tensor([-1.2, -0.4, 0.4, 1.2]), 1e-6)
+    assert_close(by_variance, torch.tensor([-1.2, -0.4, 0.4, 1.2]), 1e-6)
 
 
 def test_batch_norm_keeps_running_averages_for_eval() -> None:
@@ -85,10 +85,10 @@ def test_batch_norm_keeps_running_averages_for_eval() -> None:
     for seed in range(3):
         x = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(seed)) * 3 + 1
         ours(x), theirs(x.flatten(0, 1))
-    close(ours.mean, theirs.running_mean, 1e-6)
-    close(ours.variance, theirs.running_var, 1e-6)
+    assert_close(ours.mean, theirs.running_mean, 1e-6)
+    assert_close(ours.variance, theirs.running_var, 1e-6)
     ours.eval(), theirs.eval()
-    close(ours(x[:1, :1]), theirs(x[:1, 0]).view(1, 1, 5), 1e-6)
+    assert_close(ours(x[:1, :1]), theirs(x[:1, 0]).view(1, 1, 5), 1e-6)
 
 
 @pytest.mark.parametrize("kind", feedforward_module.KINDS)
@@ -110,8 +110,8 @@ def test_feedforward_equals_formula_at_every_position(kind: str, bias: bool) -> 
     function |= {"geglu": function["gelu"], "swiglu": function["silu"]}
     hidden = linear(ours.up, x)
     hidden = function[kind](hidden) if ours.gate is None else function[kind](linear(ours.gate, x)) * hidden
-    close(ours(x), linear(ours.down, hidden))
-    close(ours(x)[:, 3], ours(x[:, 3:4])[:, 0])
+    assert_close(ours(x), linear(ours.down, hidden))
+    assert_close(ours(x)[:, 3], ours(x[:, 3:4])[:, 0])
     assert (ours.gate is not None) == (kind in ("geglu", "swiglu"))
 
 
@@ -125,13 +125,13 @@ def test_experts_grouped_equal_the_plain_sum(kind: str, bias: bool, seed: int, p
     randomize(ours)
     x = torch.randn(2, tokens, 11, dtype=torch.float64, requires_grad=True)
     plain, grouped = ours.plain(x), ours(x)
-    close(grouped, plain)
+    assert_close(grouped, plain)
     upstream = torch.randn_like(x)
     chosen = [x, *ours.parameters()]
     for one, other in zip(
         torch.autograd.grad(plain, chosen, upstream), torch.autograd.grad(grouped, chosen, upstream), strict=True
     ):
-        close(one, other)
+        assert_close(one, other)
 
 
 def test_no_token_is_dropped_if_all_choose_one_expert() -> None:
@@ -143,8 +143,8 @@ def test_no_token_is_dropped_if_all_choose_one_expert() -> None:
     x = torch.rand(2, 101, 11) + 0.1
     losses = RouterLosses()
     output = ours(x, losses)
-    close(output, ours.experts.apply_expert(3, x), 1e-5)
-    close(losses.balance, torch.tensor(5.0), 1e-5)
+    assert_close(output, ours.experts.apply_expert(3, x), 1e-5)
+    assert_close(losses.balance, torch.tensor(5.0), 1e-5)
 
 
 def test_weights_of_chosen_experts_sum_to_one() -> None:
@@ -155,8 +155,8 @@ def test_weights_of_chosen_experts_sum_to_one() -> None:
         for parameter in ours.experts.parameters():
             parameter.copy_(parameter[:1].expand_as(parameter))
     x = torch.randn(2, 7, 11, dtype=torch.float64)
-    close(ours(x), ours.experts.apply_expert(0, x))
-    close(ours.plain(x), ours.experts.apply_expert(0, x))
+    assert_close(ours(x), ours.experts.apply_expert(0, x))
+    assert_close(ours.plain(x), ours.experts.apply_expert(0, x))
 
 
 def test_router_losses_equal_formulas_without_padding() -> None:
@@ -167,11 +167,11 @@ def test_router_losses_equal_formulas_without_padding() -> None:
     losses.add(logits, chosen)
     kept, kept_chosen = logits[real.flatten()], chosen[real.flatten()]
     share = torch.stack([(kept_chosen == e).sum() / kept_chosen.numel() for e in range(3)]).double()
-    close(losses.balance, 3 * (share * kept.softmax(-1).mean(0)).sum(), 1e-7)
-    close(losses.z, kept.logsumexp(-1).square().mean())
+    assert_close(losses.balance, 3 * (share * kept.softmax(-1).mean(0)).sum(), 1e-7)
+    assert_close(losses.z, kept.logsumexp(-1).square().mean())
     even = RouterLosses()
     even.add(torch.zeros(3, 3), torch.tensor([[0], [1], [2]]))
-    close(even.balance, torch.tensor(1.0), 1e-6)
+    assert_close(even.balance, torch.tensor(1.0), 1e-6)
 
 
 def test_lookup_equals_one_hot_times_matrix() -> None:
@@ -181,17 +181,17 @@ def test_lookup_equals_one_hot_times_matrix() -> None:
     assert torch.equal(embedding(tokens), F.one_hot(tokens, 13).float() @ embedding.table)
     scaled = Embedding(13, 7, scale=True)
     scaled.load_state_dict(embedding.state_dict())
-    close(scaled(tokens), embedding(tokens) * 7**0.5, 1e-6)
+    assert_close(scaled(tokens), embedding(tokens) * 7**0.5, 1e-6)
 
 
 def test_logits_tied_and_untied() -> None:
     table, x = torch.randn(13, 7), torch.randn(2, 5, 7)
     tied = Logits(13, 7, tied=True)
     assert not list(tied.parameters())
-    close(tied(x, table), x @ table.T, 1e-6)
+    assert_close(tied(x, table), x @ table.T, 1e-6)
     untied = Logits(13, 7, tied=False, bias=True)
     randomize(untied)
-    close(untied(x, table), x @ untied.weight.T + untied.bias, 1e-5)
+    assert_close(untied(x, table), x @ untied.weight.T + untied.bias, 1e-5)
 
 
 @pytest.mark.parametrize("bad", [-1, 13])
@@ -251,19 +251,19 @@ def test_block_equals_torch_layers(norm_first: bool, activation: str, cross: boo
         output = ours(x, context=AttentionContext(causal=True), memory=memory)
     else:
         expected, output = theirs(x), ours(x)
-    close(output, expected)
+    assert_close(output, expected)
     upstream = torch.randn_like(output)
     inputs = [x, memory] if cross else [x]
     mine = torch.autograd.grad(output, [*inputs, *ours.parameters()], upstream)
     yours = torch.autograd.grad(expected, [*inputs, *theirs.parameters()], upstream)
     for one, other in zip(mine[: len(inputs)], yours[: len(inputs)], strict=True):
-        close(one, other)
+        assert_close(one, other)
     ours_named = dict(zip((name for name, _ in ours.named_parameters()), mine[len(inputs) :], strict=True))
     theirs_named = dict(zip((name for name, _ in theirs.named_parameters()), yours[len(inputs) :], strict=True))
     expected_names = rename_gradients(theirs_named, cross=cross)
     assert ours_named.keys() == expected_names.keys()
     for name, gradient in ours_named.items():
-        close(gradient, expected_names[name])
+        assert_close(gradient, expected_names[name])
 
 
 def rename_gradients(gradients: dict[str, torch.Tensor], *, cross: bool) -> dict[str, torch.Tensor]:

@@ -76,7 +76,7 @@ def train_step(model: Model, **options: Any) -> dict[str, Tensor]:
     return {"logits": output.logits.detach(), "loss": loss.detach(), **gradients, **dict(model.named_buffers())}
 
 
-def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(
@@ -92,8 +92,8 @@ def test_plain_equals_fast_for_every_choice(cell: Cell, length: int, masked: boo
     fast, fast_step = call(model, **options), train_step(model, **options)
     with plain():
         slow, plain_step = call(model, **options), train_step(model, **options)
-    close({"hidden": fast.hidden, "logits": fast.logits}, {"hidden": slow.hidden, "logits": slow.logits})
-    close(fast_step, plain_step)
+    assert_close({"hidden": fast.hidden, "logits": fast.logits}, {"hidden": slow.hidden, "logits": slow.logits})
+    assert_close(fast_step, plain_step)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

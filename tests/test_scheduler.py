@@ -266,13 +266,10 @@ def test_cancelling_during_prefill_frees_the_row() -> None:
     assert engine.live == 0
 
 
-def test_logits_that_are_not_finite_arrive_late_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: True)
-    test_logits_that_are_not_finite_fail_the_request()
-
-
-def test_logits_that_are_not_finite_fail_the_request() -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_logits_that_are_not_finite_fail_the_request(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     """The row that meets them fails, and its mates go on."""
+    monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: late)
     model = build(Cell("decoder").config(tie_output=False))
     with torch.no_grad():
         model.decoder.embedding.table[7] = float("nan")

@@ -117,7 +117,8 @@ def test_half_closed_connections_are_closed(locked: Serving) -> None:
         with connect(locked) as connection:
             connection.sendall(start_of_request)
             connection.shutdown(socket.SHUT_WR)
-            read_until_closed(connection, 3)
+            received = read_until_closed(connection, 3)
+            assert not received.startswith(b"HTTP/1.1 408"), "it is closed before any timeout"
             until(lambda: not locked.server.server_state.connections, 3)
 
 
@@ -132,6 +133,7 @@ def test_client_that_reads_nothing_is_disconnected(locked: Serving) -> None:
         until(lambda: bool(protocol.transport.get_write_buffer_size()))
         locked.server.servers[0].get_loop().call_soon_threadsafe(protocol.transport.close)
         until(lambda: not locked.server.server_state.connections, 4)
+        assert len(read_until_closed(connection)) < 60_000, "the rest was never sent"
 
 
 def test_disconnect_after_pipelined_data_is_noticed(writer: Path) -> None:
@@ -151,6 +153,7 @@ def test_disconnect_after_pipelined_data_is_noticed(writer: Path) -> None:
             until(lambda: worker.running == 1)
             connection.sendall(HOST + b"\r\n")
         wait_until_idle(running.state, 1.0)
+        assert 'route="/v1/completions",status="499"} 1' in running.client.get("/metrics").text
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def test_disconnect_frees_rows(server: Serving, slow: None, stream: bool) -> Non
     with abandoned_request(server, "/v1/completions", **LONG, n=2, stream=stream):
         until(lambda: worker.running == 2 and worker.cache_tokens > 20)
     wait_until_idle(server.state, 1.0)
+    later = server.client.post("/v1/completions", json={**LONG, "n": LIMITS.rows, "max_tokens": 2})
+    assert [one["finish_reason"] for one in later.json()["choices"]] == ["length"] * LIMITS.rows
 
 
 def test_disconnect_in_the_queue(server: Serving, slow: None) -> None:

@@ -109,7 +109,7 @@ def test_recorded_tensors_follow_the_formulas(cell: Cell) -> None:
         x = tape[f"{name}.token_embedding"]
         if cell.position in ("sinusoidal", "learned"):
             x = x + tape[f"{name}.position"]
-        close(x, tape[f"{name}.embedding"])
+        assert_close(x, tape[f"{name}.embedding"])
         for layer, block in enumerate(getattr(model, name).blocks):
             here = f"{name}.blocks.{layer}"
             for attention in ("attention", "cross_attention"):
@@ -120,7 +120,7 @@ def test_recorded_tensors_follow_the_formulas(cell: Cell) -> None:
                         if cell.placement == "post"
                         else x + tape[f"{here}.{attention}.output"]
                     )
-                    close(x, tape[f"{here}.after_{attention}"])
+                    assert_close(x, tape[f"{here}.after_{attention}"])
             check_hidden(
                 tape,
                 block.feedforward,
@@ -128,11 +128,11 @@ def test_recorded_tensors_follow_the_formulas(cell: Cell) -> None:
                 tape[f"{here}.feedforward_norm"] if cell.placement == "pre" else x,
             )
             if cell.placement == "pre":
-                close(x + tape[f"{here}.feedforward.output"], tape[f"{here}.output"])
+                assert_close(x + tape[f"{here}.feedforward.output"], tape[f"{here}.output"])
             x = tape[f"{here}.output"]
 
 
-def close(one: torch.Tensor, other: torch.Tensor) -> None:
+def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
 
 
@@ -140,10 +140,10 @@ def check_weights(tape: Tape, path: str) -> None:
     """weights = softmax(masked scores); a hidden key has weight 0, and a visible one keeps its score."""
     scores, masked, weights = (tape[f"{path}.{name}"] for name in ("scores", "masked_scores", "weights"))
     visible = masked != torch.finfo(masked.dtype).min
-    close(masked[visible], scores[visible])
+    assert_close(masked[visible], scores[visible])
     assert (weights[~visible] == 0).all()
     some = visible.any(-1)
-    close(masked.softmax(-1)[some], weights[some])
+    assert_close(masked.softmax(-1)[some], weights[some])
 
 
 def check_hidden(tape: Tape, module: torch.nn.Module, path: str, x: torch.Tensor) -> None:
@@ -151,13 +151,13 @@ def check_hidden(tape: Tape, module: torch.nn.Module, path: str, x: torch.Tensor
     before, hidden = tape[f"{path}.pre_activation"], tape[f"{path}.hidden"]
     if isinstance(module, FeedForward):
         up, activation = module.up(x), module.activation
-        close(before, up if module.gate is None else module.gate(x))
+        assert_close(before, up if module.gate is None else module.gate(x))
     else:
         chosen, activation, experts = tape[f"{path}.chosen"], module.experts.activation, module.experts
         up, gate = (torch.einsum("btd,btkfd->btkf", x, weight[chosen]) for weight in (experts.up, experts.gate))
         up, gate = up + experts.up_bias[chosen], gate + experts.gate_bias[chosen]
-        close(before, gate)
-    close(activation.function(before) * (up if activation.gated else 1.0), hidden)
+        assert_close(before, gate)
+    assert_close(activation.function(before) * (up if activation.gated else 1.0), hidden)
 
 
 def test_addresses_are_stable() -> None:

@@ -267,7 +267,8 @@ def test_leaving_a_run_aborts_its_look(server: Serving, open_page: OpenPage) -> 
     page.wait_for_selector(".map-rows span")
     visited.wait_until_idle()
     path = "/v1/runs/young/look"
-    page.route("**" + path, lambda route: None)
+    texts: set[str] = set()
+    page.route("**" + path, lambda route: texts.add(route.request.post_data_json["text"]))
     page.fill(".runs-text input", "another")
     wait_for_pending(visited, path)
     page.fill(".runs-text input", "")
@@ -276,6 +277,7 @@ def test_leaving_a_run_aborts_its_look(server: Serving, open_page: OpenPage) -> 
     wait_for_pending(visited, path)
     page.click(".runs-list button")
     wait_for_pending(visited, path, soon=False)
+    assert texts == {"another", "a third"}
 
 
 # ---- positions ----
