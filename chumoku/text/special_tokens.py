@@ -36,7 +36,7 @@ class Roles:
 
     @property
     def end_tokens(self) -> list[int]:
-        """The end token in a list, which is empty if there is none."""
+        """[end], or [] if there is no end token."""
         return [] if self.end is None else [self.end]
 
 

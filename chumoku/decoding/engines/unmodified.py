@@ -43,14 +43,14 @@ class Part(NamedTuple):
 
 
 def modification(model: Model) -> str | None:
-    """The first difference between a model and what its config builds, as part of a sentence, or None."""
+    """What differs first, such as "attend was replaced" or a result of `changed_module`; None if nothing does."""
     if replaced := next((name for (owner, name), code in _CODE.items() if vars(owner).get(name) is not code), None):
         return f"{replaced} was replaced"
     return changed_module(model)
 
 
 def changed_module(model: Model) -> str | None:
-    """The first difference between the model and its config, as part of a sentence; None if there is none."""
+    """What differs first, such as "decoder.norm has a forward hook"; None if nothing does."""
     if _hooks(vars(torch_module)["_global_forward_hooks"]) or _hooks(vars(torch_module)["_global_forward_pre_hooks"]):
         return "a forward hook for all modules is registered"
     expected, found = parts(model.config), dict(model.named_modules(remove_duplicate=False))
