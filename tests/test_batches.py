@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chumoku.data.batches import IGNORE, Batches, MaskedBatches, PairBatches, Share, WindowBatches
+from chumoku.data.batches import IGNORE, Batches, MaskedBatches, PairBatches, Share, WindowBatches, source_mask
 from chumoku.data.corpus import Corpus
 from chumoku.data.loader import Cursor, load
 from chumoku.data.near_duplicates import group_pairs
@@ -240,7 +240,7 @@ def test_pairs_have_begin_end_and_padding(all_batches: dict[str, Batches]) -> No
         batch = batches.batch(0, index)
         for row, sample in enumerate(batches.samples(0, index)):
             source, target = batches.pairs.source[sample].tolist(), batches.pairs.target[sample].tolist()
-            assert batch["source"][row][batch["source_mask"][row]].tolist() == [*source, 2]
+            assert batch["source"][row][source_mask(batch)[row]].tolist() == [*source, 2]
             assert batch["target"][row][: len(target) + 1].tolist() == [1, *target]
             labels = batch["labels"][row]
             assert labels[labels != IGNORE].tolist() == [*target, 2]
@@ -255,7 +255,7 @@ def test_padding_share_matches_the_batches(all_batches: dict[str, Batches]) -> N
     for index in range(len(batches)):
         batch = batches.batch(0, index)
         total += batch["source"].numel() + batch["labels"].numel()
-        empty += int((~batch["source_mask"]).sum() + (batch["labels"] == IGNORE).sum())
+        empty += int((~source_mask(batch)).sum() + (batch["labels"] == IGNORE).sum())
     assert abs(batches.padding - empty / total) < 1e-9
     assert batches.padding < 0.25
 

@@ -26,6 +26,7 @@ from chumoku import text as chumoku_text
 from chumoku.errors import MissingExtraError, UsageError
 from chumoku.text import KINDS, Tokenizer, japanese, load, train
 from chumoku.text.sample_texts import subsample
+from chumoku.text.training import Kind
 
 ENGLISH = ["The quick brown fox jumps over the lazy dog.", "Hello, world! 1234", "def f(x): return x + 1\n"] * 30
 JAPANESE = ["サンディーが元気に走る。", "こたつでみかんを食べる。", "吾輩は猫である。名前はまだ無い。"] * 30
@@ -199,6 +200,16 @@ def test_save_and_load(trained: dict[str, Tokenizer], kind: str, tmp_path: Path)
 def test_training_is_deterministic(kind: str) -> None:
     one, two = (train(ENGLISH + JAPANESE, kind=kind, vocabulary=600) for _ in range(2))
     assert one.fingerprint == two.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "wordpiece"])
+def test_digits_can_be_tokens_of_their_own(kind: Kind) -> None:
+    texts = ["In 2024 and 2024 they paid 2024 yen."] * 41
+    joined, split = (train(texts, kind=kind, vocabulary=600, split_digits=digits) for digits in (False, True))
+    assert len(joined.encode("2024")) < 4
+    ids = split.encode("paid 2042 yen")
+    assert split.decode(ids) == "paid 2042 yen"
+    assert not any(sum(char.isdigit() for char in split.decode([token])) > 1 for token in ids)
 
 
 def test_vocabulary_is_padded_to_a_multiple() -> None:

@@ -5,6 +5,7 @@
 
 Candidates are found by MinHash: 24 hashes per sentence, which agree as often as the sets overlap. Sentences that agree
 in any of 8 bands of three hashes are compared, which finds 99.7 % of those at 80 % similarity and nearly all above.
+If there are many to compare with, only those that agree in 12 of all 24 hashes are (99.9 % of those at 80 %).
 Groups are the connected components of similar pairs.
 """
 
@@ -21,6 +22,7 @@ from chumoku.text.progress import Progress, silent
 
 MIN_SIMILARITY = 0.8
 HASHES, BAND = 24, 3
+MIN_AGREEING, FEW = 12, 32
 BLOCK = 1 << 14
 MAX_CANDIDATES = 1024
 
@@ -43,26 +45,35 @@ def group_pairs(pairs: Sequence[Pair], progress: Progress = silent) -> list[int]
         signatures = minhash(sides, report)
         for band in range(0, HASHES, BAND):
             rounds += 1
-            join_similar(sides, signatures[:, band : band + BAND], groups, report)
+            join_similar(sides, signatures, slice(band, band + BAND), groups, report)
         rounds += 1
     return [groups.root(index) for index in range(len(pairs))]
 
 
-def join_similar(texts: list[str], keys: NDArray[np.uint64], groups: Groups, report: Callable[[], object]) -> None:
-    """Among rows with equal keys, join each text with the first earlier text that is really similar to it."""
+def join_similar(
+    texts: list[str], signatures: NDArray[np.uint64], band: slice, groups: Groups, report: Callable[[], object]
+) -> None:
+    """Among texts with equal hashes in the band, join each with the first earlier text that is really similar to it."""
+    keys = signatures[:, band]
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1), True])
     long = np.flatnonzero(np.diff(edges) > 1)
     for start, stop in zip(edges[long], edges[long + 1], strict=True):
-        candidates: list[tuple[int, set[str]]] = []
+        candidates: list[int] = []
+        triples: dict[int, set[str]] = {}
         report()
         for index in map(int, order[start:stop]):
-            triples = letter_triples(texts[index])
-            match = next((other for other, other_triples in candidates if is_similar(triples, other_triples)), None)
+            own = letter_triples(texts[index])
+            likely = candidates
+            if len(candidates) > FEW:
+                agreeing = (signatures[candidates] == signatures[index]).sum(1) >= MIN_AGREEING
+                likely = [candidates[place] for place in np.flatnonzero(agreeing)]
+            match = next((other for other in likely if is_similar(own, triples[other])), None)
             if match is not None:
                 groups.join(match, index)
             elif len(candidates) < MAX_CANDIDATES:
-                candidates.append((index, triples))
+                candidates.append(index)
+                triples[index] = own
 
 
 def is_similar(one: set[str], other: set[str]) -> bool:

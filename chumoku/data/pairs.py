@@ -90,6 +90,7 @@ def read_pairs(
             report.drop(reason, file, line, f"{pair.source} ⇥ {pair.target}")
             continue
         pairs.append(pair)
+        report.kept_by_file[file] += 1
     report.kept = len(pairs)
     if not pairs:
         reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, write_manifest
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, dtype_for
+from chumoku.data.report import Report
 from chumoku.data.split import check_share, split_pairs
 from chumoku.data.text_files import compute_fingerprints, find_files, refuse_if_changed
+from chumoku.errors import UsageError
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent
 
@@ -38,12 +41,16 @@ def prepare_pairs(
     cleaning: Cleaning | None = None,
     validation: float = 0.01,
     seed: int = 0,
+    weights: Sequence[float] | None = None,
+    both_directions: bool = False,
     progress: Progress = silent,
 ) -> Path:
     """Read, clean, split and encode pairs into `folder`, and return it. Does nothing if no input has changed.
 
-    columns      source and target: indices in TSV, names in JSONL and Parquet
-    validation   the fraction of pairs for validation
+    columns           source and target: indices in TSV, names in JSONL and Parquet
+    validation        the fraction of pairs for validation
+    weights           for each file, how often its training pairs occur; 0.25: every fourth pair, chosen by its content
+    both_directions   also add each pair reversed; every source then starts with the token of its target language
     """
     folder, cleaning = Path(folder), Cleaning() if cleaning is None else cleaning
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
@@ -54,6 +61,8 @@ def prepare_pairs(
         "cleaning": asdict(cleaning),
         "validation": validation,
         "seed": seed,
+        "weights": None if weights is None else list(weights),
+        "both_directions": both_directions,
     }
     if is_up_to_date(folder, inputs):
         return folder
@@ -61,11 +70,14 @@ def prepare_pairs(
     with replace_folder(folder) as working, refuse_if_changed(find_files(files)):
         pairs, report = read_pairs(files, columns=columns, cleaning=cleaning, progress=progress)
         train_indices, validation_indices = split_pairs(pairs, validation=validation, seed=seed, progress=progress)
+        if weights is not None:
+            train_indices = apply_weights(pairs, train_indices, weights_by_pair(files, weights, report))
+        into = (cleaning.languages[1], cleaning.languages[0]) if both_directions else (None,)
         parts = {}
         for name, indices in (("train", train_indices), ("validation", validation_indices)):
             chosen = [pairs[index] for index in indices]
             sides = {"source": tokenizer, "target": target_tokenizer}
-            parts[name] = _encode(chosen, sides, working / name, progress)
+            parts[name] = _encode(chosen, sides, working / name, progress, into)
         summary = {**report.as_dict(), "train": len(train_indices), "validation": len(validation_indices)}
         write_manifest(working, inputs, parts=parts, report=summary)
     return folder
@@ -78,17 +90,42 @@ def open_pairs(folder: Path | str, part: str = "train") -> Pairs:
     return Pairs(RaggedArray(folder, entries["source"]), RaggedArray(folder, entries["target"]))
 
 
+def weights_by_pair(files: Sequence[str | Path], weights: Sequence[float], report: Report) -> list[float]:
+    """The weight of each pair in the order of reading."""
+    paths = [str(Path(file)) for file in files]
+    if len(paths) != len(weights) or not set(report.kept_by_file) <= set(paths):
+        raise UsageError(
+            f"There are {len(weights)} weights for {len(files)} names in data.files. Each weight belongs to one table: "
+            "a .tsv, .jsonl or .parquet file, not a folder or a pattern."
+        )
+    by_file = dict(zip(paths, weights, strict=True))
+    return [by_file[file] for file, count in report.kept_by_file.items() for _ in range(count)]
+
+
+def apply_weights(pairs: Sequence[Pair], indices: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """Each index as often as its weight; a hash of the pair decides about the fraction."""
+    repeated = []
+    for index in indices:
+        digest = hashlib.blake2b("\t".join(pairs[index]).encode("utf-8", "replace"), digest_size=8).digest()
+        copies = int(weights[index] + int.from_bytes(digest) / 2**64)
+        repeated.extend([index] * copies)
+    return repeated
+
+
 def _encode(
-    pairs: list[Pair], sides: dict[str, Tokenizer], path: Path, progress: Progress
+    pairs: list[Pair], sides: dict[str, Tokenizer], path: Path, progress: Progress, into: Sequence[str | None]
 ) -> dict[str, dict[str, Any]]:
+    """Encode the pairs, then the reversed pairs if there are two languages to translate `into`."""
     entries = {}
     for side, tokenizer in sides.items():
         step = f"tokenizing the {side} side ({path.name})"
         with RaggedArrayWriter(path.with_name(f"{path.name}-{side}"), dtype_for(tokenizer.size)) as writer:
-            for start in range(0, len(pairs), BATCH):
-                progress(step, start, len(pairs), "pairs")
-                texts = [getattr(pair, side) for pair in pairs[start : start + BATCH]]
-                for ids in tokenizer.encode_batch(texts):
-                    writer.add(ids)
+            for direction, language in enumerate(into):
+                place = Pair._fields.index(side) if direction == 0 else 1 - Pair._fields.index(side)
+                for start in range(0, len(pairs), BATCH):
+                    progress(step, direction * len(pairs) + start, len(into) * len(pairs), "pairs")
+                    texts = [pair[place] for pair in pairs[start : start + BATCH]]
+                    for ids in tokenizer.encode_batch(texts, language=language if side == "source" else None):
+                        writer.add(ids)
             entries[side] = writer.close()
     return entries

@@ -38,6 +38,7 @@ class Report:
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[Example]] = field(default_factory=dict)
     files: list[str] = field(default_factory=list)
+    kept_by_file: Counter[str] = field(default_factory=Counter)  # in the order of reading
 
     def drop(self, reason: str, file: str, line: int, text: str) -> None:
         self.dropped[reason] += 1

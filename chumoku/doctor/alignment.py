@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.data.batches import Batches
+from chumoku.data.batches import Batches, source_mask
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Subject
@@ -69,7 +69,7 @@ def of_batches(batches: Batches, source: Tokenizer, target: Tokenizer) -> Rows:
         if "source" not in batch or sum(rows.blocks) >= ROWS:
             break
         if len(batch["source"]) >= SMALLEST:
-            masked_rows = zip(batch["source"], batch["source_mask"], strict=True)
+            masked_rows = zip(batch["source"], source_mask(batch), strict=True)
             rows.sources.extend(source.decode_batch([row[mask].tolist() for row, mask in masked_rows]))  # type: ignore[attr-defined]
             rows.targets.extend(target.decode_batch([row[row >= 0].tolist() for row in batch["labels"]]))  # type: ignore[attr-defined]
             rows.blocks.append(len(batch["source"]))  # type: ignore[attr-defined]

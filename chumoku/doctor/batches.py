@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from chumoku.data.batches import IGNORE
+from chumoku.data.batches import IGNORE, source_mask
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding
 from chumoku.doctor.subject import Batch, Subject
@@ -61,7 +61,7 @@ def find_truncated(
         [
             row[mask].tolist()
             for batch in first_batches
-            for row, mask in zip(batch["source"], batch["source_mask"], strict=True)
+            for row, mask in zip(batch["source"], source_mask(batch), strict=True)
         ],
         [row[row != IGNORE].tolist() for batch in first_batches for row in batch["labels"]],
     ]

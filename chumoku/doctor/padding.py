@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from chumoku.data.batches import Batches
+from chumoku.data.batches import Batches, source_mask
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.doctor.tools import (
@@ -85,12 +85,12 @@ def check_batches(batches: Batches, subject: Subject, name: str) -> Iterator[Fin
         pad, target_pad = source.roles.pad or 0, subject.tokenizer.roles.pad or 0
         sums: dict[str, Tensor] = {
             "masked source positions contain a token other than <pad>": _other(
-                batch["source"], ~batch["source_mask"], pad
+                batch["source"], ~source_mask(batch), pad
             ),
             "target positions without a label contain a token other than <pad>": _other(
                 batch["target"], empty, target_pad
             ),
-            "source positions with <pad> are not masked": ((batch["source"] == pad) & batch["source_mask"]).sum(),
+            "source positions with <pad> are not masked": ((batch["source"] == pad) & source_mask(batch)).sum(),
         }
         for sentence, cells_found in sums.items():
             wrong[sentence] = wrong.get(sentence, 0) + int(cells_found)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from chumoku.data.batches import IGNORE
+from chumoku.data.batches import IGNORE, source_mask
 from chumoku.doctor.finding import Skip
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.models.model import Model, Output
@@ -208,7 +208,7 @@ def run_model_masked(model: Model, batch: Batch) -> Tensor:
     tokens = batch[input_key(batch)]
     everything = torch.ones_like(tokens, dtype=torch.bool)
     if "source" in batch:
-        output: Output = model(batch["source"], tokens, source_mask=batch["source_mask"], target_mask=everything)
+        output: Output = model(batch["source"], tokens, source_mask=source_mask(batch), target_mask=everything)
     elif "documents" in batch:
         output = forward(model, batch)
     else:
@@ -218,7 +218,7 @@ def run_model_masked(model: Model, batch: Batch) -> Tensor:
 
 def unpadded_source(batch: Batch, row: int) -> Tensor:
     """The source tokens of a row without padding."""
-    return batch["source"][row][batch["source_mask"][row]]
+    return batch["source"][row][source_mask(batch)[row]]
 
 
 def pad_rows(rows: list[Tensor], filler: int) -> tuple[Tensor, Tensor]:

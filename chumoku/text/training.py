@@ -52,6 +52,7 @@ def train(
     vocabulary: int = 8000,
     normalize: bool | None = None,
     segment: bool | None = None,
+    split_digits: bool = False,
     languages: Iterable[str] = (),
     multiple: int = 1,
     progress: Progress = silent,
@@ -60,6 +61,7 @@ def train(
 
     normalize   apply NFKC (full-width and half-width forms become equal); default: all kinds but byte and bpe
     segment     split Japanese into words first; default: the kind word on Japanese text
+    split_digits   each digit is a token of its own, so that a model can copy any number
     languages   codes such as "ja" that get a token (<2ja>)
     multiple    pad the vocabulary with unused tokens to a multiple of this
 
@@ -86,6 +88,7 @@ def train(
     if kind == "unigram":
         sample = sample_evenly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
     settings = {"vocabulary": vocabulary, "specials": specials, "normalize": normalize, "segment": segment}
+    settings["split_digits"] = split_digits
     backend = _train_backend(kind, sample, settings, progress)
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     _pad_vocabulary(backend, multiple)
@@ -101,31 +104,31 @@ def _train_backend(kind: Kind, texts: list[str], settings: dict[str, Any], progr
 
 
 def _train_character(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
 ) -> tokenizers.Tokenizer:
     common = [char for char, _ in _count_characters(texts, normalize).most_common(max(0, vocabulary - len(specials)))]
     vocab = {token: number for number, token in enumerate(dict.fromkeys([*specials, *sorted(common)]))}
     # BPE without merges gives single characters.
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN))
-    return _set_steps(backend, normalize, [], decoders.Fuse(), segment)
+    return _set_steps(backend, normalize, [], decoders.Fuse(), segment, split_digits)
 
 
 def _train_byte(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
 ) -> tokenizers.Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: number for number, token in enumerate([*specials, *alphabet])}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment)
+    return _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment, split_digits)
 
 
 def _train_bpe(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
     pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment)
+    _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment, split_digits)
     trainer = trainers.BpeTrainer(
         vocab_size=_check_vocabulary(vocabulary, 256 + len(specials), "bpe"),
         special_tokens=specials,
@@ -137,22 +140,24 @@ def _train_bpe(
 
 
 def _train_word(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    _set_steps(backend, normalize, _word_pretokenizers(), _restore_spaces(), segment)
+    _set_steps(backend, normalize, _word_pretokenizers(), _restore_spaces(), segment, split_digits)
     trainer = trainers.WordLevelTrainer(vocab_size=vocabulary, special_tokens=specials, show_progress=False)
     backend.train_from_iterator(texts, trainer)
     return backend
 
 
 def _train_wordpiece(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     # Each kanji is a word of its own, as in BERT: without spaces, a clause would be one word that is too long to match.
     splitters = [*_word_pretokenizers(), pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated")]
-    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.Replace(Regex("^##"), "")), segment)
+    _set_steps(
+        backend, normalize, splitters, _restore_spaces(decoders.Replace(Regex("^##"), "")), segment, split_digits
+    )
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary,
         special_tokens=specials,
@@ -165,11 +170,11 @@ def _train_wordpiece(
 
 
 def _train_unigram(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.Unigram())
     splitters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
-    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), segment)
+    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), segment, split_digits)
     size = _check_vocabulary(vocabulary, 2 * len(BYTE_TOKENS) + len(specials), "unigram") - len(BYTE_TOKENS)
     trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub lacks seed_size
         vocab_size=size,
@@ -205,10 +210,13 @@ def _set_steps(
     splitters: Sequence[pre_tokenizers.PreTokenizer],
     decoder: decoders.Decoder,
     segment: bool,
+    split_digits: bool,
 ) -> tokenizers.Tokenizer:
     """Set the normalizer, the pre-tokenizers and the decoder of a backend."""
     if normalize:
         backend.normalizer = normalizers.NFKC()
+    if split_digits:
+        splitters = [pre_tokenizers.Digits(individual_digits=True), *splitters]
     if segment:
         splitters = [pre_tokenizers.Split(japanese.SEPARATOR, "removed"), *splitters]
     if splitters:

@@ -16,7 +16,7 @@ from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatc
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
-from chumoku.data.prepared import Pairs, open_pairs, prepare_pairs
+from chumoku.data.prepared import Pairs, apply_weights, open_pairs, prepare_pairs, weights_by_pair
 from chumoku.data.shards import Shards, prepare_text
 from chumoku.data.split import split_pairs
 from chumoku.data.text_files import find_files
@@ -114,8 +114,11 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
     reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages)}
 
     def texts(*sides: int) -> Iterator[str]:
-        pairs, _ = read_pairs(as_list(files), **reading, progress=progress)
-        for index in split_pairs(pairs, validation=held_out, progress=progress)[0]:
+        pairs, report = read_pairs(as_list(files), **reading, progress=progress)
+        indices = split_pairs(pairs, validation=held_out, progress=progress)[0]
+        if data.weights is not None:
+            indices = apply_weights(pairs, indices, weights_by_pair(as_list(files), data.weights, report))
+        for index in indices:
             for side in sides:
                 yield pairs[index][side]
 
@@ -123,6 +126,7 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
         source, target = init.source_tokenizer, init.tokenizer
     else:
         read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
+        read_as["weights"] = data.weights
         paths = find_files(as_list(files))
         sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.has_target else {"tokenizer": (0, 1)}
         tokenizers = [
@@ -132,8 +136,10 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
         source, target = tokenizers[0], tokenizers[-1]
     own = _padded_size(source.size, recipe) if source is not target else None
     config = recipe.config(_padded_size(target.size, recipe), own)
-    reading |= {"target_tokenizer": target, "progress": progress}
-    prepared = prepare_pairs(as_list(files), source, folder / "pairs", validation=held_out, **reading)
+    reading |= {"target_tokenizer": target, "both_directions": data.both_directions, "progress": progress}
+    prepared = prepare_pairs(
+        as_list(files), source, folder / "pairs", validation=held_out, weights=data.weights, **reading
+    )
     validation_folder, part = prepared, "validation"
     if validation_files is not None:
         names, part = as_list(validation_files), "train"
@@ -198,7 +204,9 @@ def _load_or_train(
         return load(file)
     kind = settings.target_kind if target and settings.target_kind else settings.kind
     vocabulary = settings.target_vocabulary if target and settings.target_vocabulary else settings.vocabulary
-    options: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary}
+    options: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary, "split_digits": settings.split_digits}
+    if recipe.data.both_directions:
+        options["languages"] = recipe.data.languages
     return prepare_tokenizer(
         texts(), files, folder / side, read_as={**read_as, "side": side}, progress=progress, **options
     )

@@ -60,7 +60,7 @@ def forward(model: Model, batch: dict[str, Tensor]) -> Output:
     if "source" in batch:
         # Causal attention never sees the padding after a target, so only routers, which count tokens, need the mask.
         real = batch["labels"] != IGNORE if model.config.experts else None
-        output = model(batch["source"], batch["target"], source_mask=batch["source_mask"], target_mask=real)
+        output = model(batch["source"], batch["target"], source_mask=batch.get("source_mask"), target_mask=real)
     elif "documents" in batch:
         output = model(batch["tokens"], mask=masks.same_document(batch["documents"]), positions=batch["positions"])
     else:

@@ -23,14 +23,20 @@ DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float1
 
 @contextlib.contextmanager
 def fast_kernels(precision: str) -> Iterator[None]:
-    """A context without oneDNN where it has only its reference kernel for fp16, 40 times slower than PyTorch's own."""
-    before = torch._C._get_mkldnn_enabled()
+    """A context without two kinds of kernels that are slow here.
+
+    CPU   oneDNN where it has only its reference kernel for fp16, 40 times slower than PyTorch's own
+    GPU   cuDNN's attention, which takes 9 ms to plan every new shape, and batches of pairs have many shapes
+    """
+    onednn, cudnn_attention = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_sdp_enabled()
     slow = precision == "fp16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
-    torch._C._set_mkldnn_enabled(before and not slow)
+    torch._C._set_mkldnn_enabled(onednn and not slow)
+    torch._C._set_sdp_use_cudnn(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        torch._C._set_mkldnn_enabled(onednn)
+        torch._C._set_sdp_use_cudnn(cudnn_attention)
 
 
 class Cast(nn.Module):

@@ -26,6 +26,7 @@ class TokenizerSettings(Settings):
     kind: Kind = "bpe"
     vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] = 8000
     pad_to_multiple: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # round the vocabulary size up to a multiple of this
+    split_digits: bool = False  # each digit is a token of its own
     target_file: str | None = None  # pairs: a separate tokenizer for the target language, opened …
     target_kind: Kind | None = None  # … or trained
     target_vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
@@ -51,6 +52,8 @@ class DataSettings(Settings):
     mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoder: share of tokens to predict
     columns: list[str | int] | None = None  # pairs: source and target column, by index (from 0) or name
     languages: list[str] | None = None  # pairs: for example ["ja", "en"]; lines in another script are dropped
+    weights: list[Annotated[float, Field(ge=0.0, le=100.0)]] | None = None  # pairs: how often each file's pairs occur
+    both_directions: bool = False  # pairs: one model for both directions; needs `languages`
     count: Annotated[int, Field(ge=1000, le=10**6)] = 50_000  # embedded: number of pairs to generate
 
     RULES = (
@@ -58,6 +61,8 @@ class DataSettings(Settings):
         Rule(("columns",), lambda c: _exactly_two(c.columns)),
         Rule(("languages",), lambda c: _exactly_two(c.languages)),
         Rule(("validation_share", "validation_files"), lambda c: _one_way_to_validate(c)),
+        Rule(("weights", "files"), lambda c: _one_weight_per_file(c)),
+        Rule(("both_directions", "languages"), lambda c: _languages_required(c)),
     )
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {
         "validation": "validation_share",
@@ -200,6 +205,18 @@ def _one_way_to_validate(c: Any) -> str | None:
     if c.validation_share is None or not c.validation_files:
         return None
     return "give validation_share (a share of the files) or validation_files, not both."
+
+
+def _one_weight_per_file(c: Any) -> str | None:
+    if c.weights is None or len(c.weights) == len(as_list(c.files)):
+        return None
+    return f"there are {len(c.weights)} weights for {len(as_list(c.files))} names in files; give one for each."
+
+
+def _languages_required(c: Any) -> str | None:
+    if not c.both_directions or c.languages:
+        return None
+    return 'both_directions needs languages, for example ["ja", "en"]: sources start with a token of the target\'s.'
 
 
 def _one_average(c: Any) -> str | None:
