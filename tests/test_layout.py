@@ -15,6 +15,7 @@ RANKS = [
     {"nn", "text"},
     {"models", "data"},
     {"weights", "lora", "decoding", "probe"},
+    {"model_path", "save_model"},
     {"training", "evaluation", "pipeline", "inspect_prompt"},
     {"lab", "doctor", "server"},
     {"cli"},
