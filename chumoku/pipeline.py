@@ -27,7 +27,7 @@ from chumoku.model_path import base_model_of, is_adapter, resolve_run
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
-from chumoku.nn.quantized import QuantizedLinear
+from chumoku.nn.quantized import quantized_kinds
 from chumoku.save_model import check_vocabulary, save
 from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.text.progress import Progress, silent
@@ -57,8 +57,8 @@ class Pipeline(Bundle):
     """
 
     def __repr__(self) -> str:
-        config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, QuantizedLinear)}
-        precision = ", ".join(sorted(kinds)) or str(self.model.dtype).removeprefix("torch.")
+        config = self.config
+        precision = ", ".join(sorted(quantized_kinds(self.model))) or str(self.model.dtype).removeprefix("torch.")
         return (
             f"Pipeline(kind={config.kind}, parameters={count(config).parameters:,}, vocabulary={config.vocabulary:,}, "
             f"precision={precision}, device={self.model.device}{'' if self.has_tokenizer else ', no tokenizer'})"

@@ -10,7 +10,7 @@ from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError
 from chumoku.models.model import Model
 from chumoku.nn.modules import unwrap_compiled
-from chumoku.nn.quantized import QuantizedLinear
+from chumoku.nn.quantized import quantized_kinds
 from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
@@ -51,7 +51,7 @@ def save(
 
 def check_savable(model: Model) -> None:
     """Refuse a model that would not be the same after `load`."""
-    if kinds := {part.kind for part in model.modules() if isinstance(part, QuantizedLinear)}:
+    if kinds := quantized_kinds(model):
         raise UsageError(
             f"This model is quantized ({', '.join(sorted(kinds))}), and a saved model has float weights. Save the "
             "model it was made from; load(path, precision=…) quantizes it again."

@@ -324,7 +324,7 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "param", "sentence"),
     [
-        ("completions", {"promt": "a"}, "promt", "Did you mean 'prompt'"),
+        ("completions", {"promt": "a"}, "promt", "Did you mean prompt"),
         ("completions", {"prompt": "a", "echo": True}, "echo", "only false is supported"),
         ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "cannot fill in"),
         ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is supported"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from chumoku.decoding.sampling import SamplingOptions
-from chumoku.errors import UnknownArgumentError
+from chumoku.errors import UnknownArgumentError, did_you_mean
 
 OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has is suggested
     "new": ("max_new_tokens", "limit"),
@@ -41,7 +40,6 @@ def check_arguments(method: Callable[..., Any], unknown: Iterable[str]) -> None:
     parameters = inspect.signature(method).parameters.values()
     allowed = sorted(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
     for name in unknown:
-        similar = difflib.get_close_matches(name, allowed, n=1)
-        right = next((other for other in (*OTHER_NAMES.get(name, ()), *similar) if other in allowed), None)
-        hint = f"did you mean {right}?" if right else f"there are {', '.join(allowed)}."
-        raise UnknownArgumentError(f"{method.__name__}() has no argument '{name}'; {hint}")
+        right = next((other for other in OTHER_NAMES.get(name, ()) if other in allowed), name)
+        hint = did_you_mean(right, allowed, f"It has {', '.join(allowed)}.")
+        raise UnknownArgumentError(f"{method.__name__}() has no argument '{name}'. {hint}")
