@@ -92,7 +92,7 @@ def test_result_is_written_completely(experiments: dict[str, Experiment], tmp_pa
     assert kept["numbers"] == {"value": 0.5, "steps": 10}
     assert kept["claim"]["stated"] == {"en": "stated of norm.", "ja": "norm のstatedです。"}
     assert kept["reading"] == {"en": "A line.", "ja": "線です。"}
-    assert kept["correction"] == {"said": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
+    assert kept["correction"] == {"note": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
     assert kept["seeds"] == [0], "no training here"
     assert set(kept["versions"]) == {"python", "torch", "chumoku"}
     assert kept["budget"] == {"scale": 0.1, "seeds": 2}

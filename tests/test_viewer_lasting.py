@@ -62,7 +62,7 @@ def test_heads_stay_off_when_theme_and_language_change(server: Serving, open_pag
         page.click(f".off-table tbody tr:nth-child(2) button >> nth={place}")
     page.wait_for_selector(".off-pair")
     visited.wait_until_idle()
-    output = page.locator(".off-side .said").all_text_contents()
+    output = page.locator(".off-side .output").all_text_contents()
     pressed = (
         "[...document.querySelectorAll('.off-table .switch')].map(one => one.getAttribute('aria-pressed') === 'true')"
     )
@@ -72,7 +72,7 @@ def test_heads_stay_off_when_theme_and_language_change(server: Serving, open_pag
         page.click(switch)
         visited.wait_until_idle()
         assert page.evaluate(pressed) == before, switch
-        assert page.locator(".off-side .said").all_text_contents() == output, switch
+        assert page.locator(".off-side .output").all_text_contents() == output, switch
     assert page.get_attribute(".off-table .switch >> nth=0", "aria-label") == "層 0・ヘッド 0"
     assert "ビット" in page.text_content(".off-answer")
     page.click(".off-table tbody tr:nth-child(2) button >> nth=1")
