@@ -306,6 +306,18 @@ def test_language_switch_needs_no_script(page: str) -> None:
     assert page.index("<input") < page.index('<div class="page">'), "~ selects later siblings"
 
 
+def test_report_shows_corrections_of_earlier_versions(
+    experiments: dict[str, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(experiments, "dot", lambda budget: outcome(FAILS))
+    runner.run(["dot"], BUDGET, tmp_path)
+    found = runner.read_result(tmp_path, "dot")
+    assert found is not None
+    found[0]["correction"]["said"] = found[0]["correction"].pop("note")
+    monkeypatch.setattr(report, "read_result", lambda out, id: found if id == "dot" else None)
+    assert "<s>1.34</s>" in report.write(tmp_path).read_text(encoding="utf-8")
+
+
 def test_report_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="lab run all"):
         report.write(tmp_path)
