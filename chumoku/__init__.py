@@ -16,7 +16,7 @@ _HOME = {
     "build": "chumoku.models.build",
     "count": "chumoku.models.count",
     "load": "chumoku.pipeline",
-    "save": "chumoku.pipeline",
+    "save": "chumoku.save_model",
     "Pipeline": "chumoku.pipeline",
     "Tokenizer": "chumoku.text.tokenizer",
     "SamplingOptions": "chumoku.decoding.sampling",
@@ -73,10 +73,11 @@ if TYPE_CHECKING:
     from chumoku.nn.cache import Cache
     from chumoku.nn.plain import plain
     from chumoku.nn.tap import Tape, addresses, record
-    from chumoku.pipeline import Pipeline, load, save
+    from chumoku.pipeline import Pipeline, load
     from chumoku.probe.attention import attention_rollout
     from chumoku.probe.lens import logit_lens
     from chumoku.probe.patching import ablate, patch
+    from chumoku.save_model import save
     from chumoku.text.tokenizer import Tokenizer
     from chumoku.training.loop import TrainEvent
     from chumoku.training.run import TrainResult, train

@@ -8,14 +8,13 @@ fields. The same checks run for every source (Python, TOML, key=value), and all 
         height: Annotated[int, Field(ge=1)] = 1
 
     parse_settings(Shape, {"widht": 4, "height": -1})
-        ConfigError: widht: there is no such key; did you mean width?
+        ConfigError: widht: there is no such key. Did you mean width?
                      height: -1 is too small; at least 1 is needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform, get_
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from chumoku.errors import ConfigError, Problem, UsageError
+from chumoku.errors import ConfigError, Problem, UsageError, did_you_mean
 from chumoku.safe_files import check_depth, check_file
 
 MAX_FILE_BYTES = 1 << 20
@@ -255,7 +254,7 @@ def _describe_problem(kind: str, limits: Mapping[str, Any], value: Any) -> str:
         case "string_type":
             return f"{shown} is not a string."
         case "literal_error":
-            return f"{shown} is not a choice; choose {limits['expected']}.{_suggest(value, limits['expected'])}"
+            return _describe_wrong_choice(value, limits["expected"])
         case "dataclass_type" | "dataclass_exact_type":
             return f"{shown} is a single value, but a table of keys is needed."
         case _:
@@ -274,10 +273,9 @@ def _shorten(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _suggest(value: Any, expected: str) -> str:
-    choices = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
-    close = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.6)
-    return f" Did you mean '{close[0]}'?" if close else ""
+def _describe_wrong_choice(value: Any, expected: str) -> str:
+    hint = did_you_mean(str(value), [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")])
+    return f"{_format_value(value)} is not a choice; choose {expected}. {hint}".rstrip()
 
 
 def _describe_unknown_key(cls: type[Settings], key: str, prefix: str) -> str:
@@ -285,7 +283,5 @@ def _describe_unknown_key(cls: type[Settings], key: str, prefix: str) -> str:
     alias = {**cls.ALIASES, **cls.FORMER_NAMES}.get(key.lower())
     if alias is not None:
         return f"there is no such key; it is called {prefix}{alias} here."
-    close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
-    if close:
-        return f"there is no such key; did you mean {prefix}{close[0]}?"
-    return f"there is no such key; the keys here are {', '.join(known)}."
+    hint = did_you_mean(key, known, f"The keys here are {', '.join(known)}.", prefix=prefix)
+    return f"there is no such key. {hint}"

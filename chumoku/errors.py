@@ -6,13 +6,24 @@ A message says what happened, what was expected and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
 def pluralize(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 file", "2,000 files". `plural` is for irregular plurals."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", *, prefix: str = "", cutoff: float = 0.6) -> str:
+    """Return a sentence that suggests the known name most similar to a wrong one; `otherwise` if none is similar.
+
+    prefix    stands before the suggested name
+    cutoff    smallest similarity, from 0 to 1
+    """
+    near = difflib.get_close_matches(name[:200].lower(), list(known), n=1, cutoff=cutoff)
+    return f"Did you mean {prefix}{near[0]}?" if near else otherwise
 
 
 class ChumokuError(Exception):

@@ -9,11 +9,8 @@ One text in, one answer out; a list in, a list out.
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,46 +19,27 @@ from torch import Tensor
 
 from chumoku import lora, text
 from chumoku.decoding import chat, embed, generate, translate
+from chumoku.decoding.arguments import check_arguments, sampling_options
 from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY, TEMPERATURE, TOP_P
 from chumoku.decoding.engines.native.call import prepare
-from chumoku.decoding.engines.unmodified import changed_module
-from chumoku.decoding.sampling import SamplingOptions
-from chumoku.errors import NoTokenizerWarning, UnknownArgumentError, UsageError
+from chumoku.errors import NoTokenizerWarning, UsageError
+from chumoku.model_path import base_model_of, is_adapter, resolve_run
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
-from chumoku.nn.modules import unwrap_compiled
-from chumoku.nn.quantized import QuantizedLinear
+from chumoku.nn.quantized import quantized_kinds
+from chumoku.save_model import check_vocabulary, save
 from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.text.progress import Progress, silent
 from chumoku.weights import open_model
-from chumoku.weights.bundle import CONFIG, Bundle, Tokenizers, tensors_of, write_bundle
-from chumoku.weights.checksums import atomic_folder
+from chumoku.weights.bundle import Bundle
 from chumoku.weights.families import transformers_rows
-from chumoku.weights.formats.hub import HUB
 from chumoku.weights.in_memory import copy_into_memory
 
 ABILITIES = {
     "encoder-decoder": "it translates (translate)",
     "decoder": "it continues texts (generate, stream) and replies (chat)",
     "encoder": "it turns texts into vectors (embed)",
-}
-OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has is suggested
-    "new": ("max_new_tokens", "limit"),
-    "max_tokens": ("max_new_tokens", "limit"),
-    "max_length": ("max_new_tokens", "limit"),
-    "max_new_tokens": ("limit",),
-    "limit": ("max_new_tokens",),
-    "least": ("min_new_tokens",),
-    "min_length": ("min_new_tokens",),
-    "min_tokens": ("min_new_tokens",),
-    "repetition": ("repetition_penalty",),
-    "presence": ("presence_penalty",),
-    "logit_bias": ("bias",),
-    "num_beams": ("beam",),
-    "language": ("into",),
-    "target_language": ("into",),
-    "batch_size": ("batch_tokens",),
 }
 M = TypeVar("M", bound=Model)
 Texts = TypeVar("Texts", str, list[str])
@@ -79,8 +57,8 @@ class Pipeline(Bundle):
     """
 
     def __repr__(self) -> str:
-        config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, QuantizedLinear)}
-        precision = ", ".join(sorted(kinds)) or str(self.model.dtype).removeprefix("torch.")
+        config = self.config
+        precision = ", ".join(sorted(quantized_kinds(self.model))) or str(self.model.dtype).removeprefix("torch.")
         return (
             f"Pipeline(kind={config.kind}, parameters={count(config).parameters:,}, vocabulary={config.vocabulary:,}, "
             f"precision={precision}, device={self.model.device}{'' if self.has_tokenizer else ', no tokenizer'})"
@@ -268,85 +246,6 @@ class Pipeline(Bundle):
         return self.model
 
 
-def sampling_options(method: Callable[..., Any], arguments: Mapping[str, Any]) -> SamplingOptions:
-    """The sampling options among the arguments of a method; refuses its unknown keyword arguments."""
-    check_arguments(method, arguments["unknown"])
-    names = [name for name in SamplingOptions.__dataclass_fields__ if name in arguments]
-    return SamplingOptions(**{name: arguments[name] for name in names if name != "bias" or arguments[name]})
-
-
-def check_arguments(method: Callable[..., Any], unknown: Iterable[str]) -> None:
-    """Refuse keyword arguments that a method does not have, and suggest the right one."""
-    parameters = inspect.signature(method).parameters.values()
-    allowed = sorted(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
-    for name in unknown:
-        similar = difflib.get_close_matches(name, allowed, n=1)
-        right = next((other for other in (*OTHER_NAMES.get(name, ()), *similar) if other in allowed), None)
-        hint = f"did you mean {right}?" if right else f"there are {', '.join(allowed)}."
-        raise UnknownArgumentError(f"{method.__name__}() has no argument '{name}'; {hint}")
-
-
-def save(
-    path: Path | str,
-    model: Model,
-    tokenizer: Tokenizer | None,
-    *,
-    source_tokenizer: Tokenizer | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Write a model and its tokenizer to a folder that `load` opens, and return the folder.
-
-        model = chumoku.build(chumoku.ModelConfig(vocabulary=tokenizer.size))
-        chumoku.save("my-model", model, tokenizer)
-        chumoku.load("my-model").generate("Once upon a time")
-
-    tokenizer           None saves a model that takes only token ids
-    source_tokenizer    of an encoder-decoder whose source has another vocabulary
-    overwrite           replace a model that was saved there before
-    """
-    folder, model = Path(path), unwrap_compiled(model)
-    bundle = Bundle(model, tokenizer, source_tokenizer)
-    check_savable(model)
-    check_vocabulary(bundle)
-    saved = open_model.is_bundle(folder)
-    empty = not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir()))
-    if not empty and not (saved and overwrite):
-        hint = "Pass overwrite=True to replace it" if saved else "It is not a saved model"
-        raise UsageError(f"{folder} already exists. {hint}, or choose another folder.")
-    with atomic_folder(folder) as working:
-        write_bundle(working, model.config, tensors_of(model), Tokenizers(bundle.tokenizer, bundle.source_tokenizer))
-    return folder
-
-
-def check_savable(model: Model) -> None:
-    """Refuse a model that would not be the same after `load`."""
-    if kinds := {part.kind for part in model.modules() if isinstance(part, QuantizedLinear)}:
-        raise UsageError(
-            f"This model is quantized ({', '.join(sorted(kinds))}), and a saved model has float weights. Save the "
-            "model it was made from; load(path, precision=…) quantizes it again."
-        )
-    if changed := changed_module(model):
-        hint = "Merge adapters first (chumoku.lora.merge), or save" if lora.list_adapters(model) else "Save"
-        raise UsageError(
-            f"This model differs from its config: {changed}. A saved model is a config and its weights, so it would be "
-            f"another model after load. {hint} its weights yourself, with safetensors."
-        )
-
-
-def check_vocabulary(bundle: Bundle) -> None:
-    """Refuse a tokenizer with more tokens than the model."""
-    config = bundle.config
-    for name, tokenizer, size in (
-        ("tokenizer", bundle.tokenizer, config.vocabulary),
-        ("source tokenizer", bundle.source_tokenizer, config.source_vocabulary or config.vocabulary),
-    ):
-        if not isinstance(tokenizer, MissingTokenizer) and tokenizer.size > size:
-            raise UsageError(
-                f"The {name} has {tokenizer.size:,} tokens and the model's vocabulary {size:,}. Build the model with "
-                f"vocabulary={tokenizer.size}, or more."
-            )
-
-
 def load(
     path: Path | str,
     *,
@@ -405,34 +304,6 @@ def _open(
         model = lora.merged_copy(model)
     model = model if precision is None else to_precision(model, precision)
     return Pipeline(model, opened.tokenizer, opened.source_tokenizer)
-
-
-def resolve_run(path: Path | str) -> Path | str:
-    """The model folder of a run: last/, or best/ while the run is not finished. Other paths are returned unchanged."""
-    folder = Path(path)
-    if open_model.exists(folder / CONFIG) or is_adapter(folder):
-        return path
-    inner = (folder / name for name in ("last", "best"))
-    return next((one for one in inner if open_model.exists(one / CONFIG) or is_adapter(one)), path)
-
-
-def is_adapter(path: Path | str) -> bool:
-    return open_model.exists(Path(path) / open_model.ADAPTER_CONFIG)
-
-
-def base_model_of(folder: Path) -> str:
-    """The base model of an adapter: the path it names, absolute or relative to the adapter's folder."""
-    base = lora.read_adapter_config(folder).base
-    if not base:
-        raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
-    if base.startswith(HUB) or open_model.exists(Path(base)):
-        return base
-    if open_model.exists(folder / base):
-        return str(folder / base)
-    raise UsageError(
-        f"The adapter {folder} belongs to the model {base[:200]}, which was not found. Open that model with this "
-        "adapter, or, if it is the name of a model on the hub, open hf:owner/name with it."
-    )
 
 
 def check_device(device: torch.device | str) -> torch.device:

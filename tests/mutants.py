@@ -36,9 +36,9 @@ from tokenizers import models, pre_tokenizers
 
 from chumoku import lora, text
 from chumoku.errors import ChumokuError
+from chumoku.model_path import base_model_of
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.pipeline import base_model_of
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.families import transformers_rows
 from chumoku.weights.formats.gguf_model import write_gguf_model

@@ -158,7 +158,7 @@ def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path
         ({"model": {"init": "nowhere"}}, "model.init", "nowhere does not exist"),
         ({"model": {"init": 3}}, "model.init", "name of a model"),
         ({"tokenizer": {"kind": "byte"}}, "tokenizer", "model.init has its own tokenizer"),
-        ({"lora": {"rnk": 3}}, "lora.rnk", "did you mean lora.rank"),
+        ({"lora": {"rnk": 3}}, "lora.rnk", "Did you mean lora.rank"),
         ({"lora": {"rank": 0}}, "lora.rank", ""),
         ({"lora": {}, "train": {"parallel": "fsdp"}}, "train.parallel", "ddp"),
     ],

@@ -70,8 +70,8 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gpt3"], "there is no preset 'gpt3'; did you mean 'gpt2'?"),
-        (["gpt2", "model.widht=3"], "model.widht: there is no such key; did you mean model.width?"),
+        (["gpt3"], "there is no preset 'gpt3'. Did you mean gpt2?"),
+        (["gpt2", "model.widht=3"], "model.widht: there is no such key. Did you mean model.width?"),
         (["gpt2", "model.heads=0"], "model.heads: 0 is too small; at least 1 is needed."),
         (["gpt2", "width=3"], "use keys such as model."),
         (["gpt2", "nonsense"], "not of the form key=value"),
@@ -201,9 +201,9 @@ def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["train", "nowhere.toml"], "could not be read"),
-        (["train", "demo", "train.stepz=5"], "did you mean train.steps?"),
+        (["train", "demo", "train.stepz=5"], "Did you mean train.steps?"),
         (["train", "demo", "train.device=tpu9"], "there is no device"),
-        (["train", "demo", "optimizer.kind=adam"], "Did you mean 'adamw'?"),
+        (["train", "demo", "optimizer.kind=adam"], "Did you mean adamw?"),
         (["evaluate", "nowhere", "text.txt"], "nowhere does not exist"),
     ],
 )

@@ -333,6 +333,26 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
     assert len((tmp_path / "said.txt").read_text().splitlines()) == 3
 
 
+def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text(f"one\ttwo\n{'x' * 23}\ttwo three\n{'x' * 22}\tfour\n")
+    words = ("evaluate", "short", str(tmp_path / "pairs.tsv"), "--beam", "1")
+    found = ask(*words, "--json", "--save", str(tmp_path / "output.txt"))
+    assert found.code == 0, found.err
+    score = json.loads(found.out)
+    assert (score["sentences"], score["skipped"]) == (2, 1)
+    assert "1 of 3 sentences were skipped, because they are longer than the model's context." in found.err
+    lines = (tmp_path / "output.txt").read_text().split("\n")
+    assert (len(lines), lines[1]) == (4, ""), "the other translations stay in their lines"
+    (tmp_path / "pairs.tsv").write_text("one\ttwo\none two\tfour\n")
+    found = ask(*words)
+    assert "skipped          0" in found.out
+    assert "skipped" not in found.err
+    (tmp_path / "pairs.tsv").write_text(f"{'x' * 23}\ttwo three\n")
+    found = ask(*words)
+    assert found.code == 2
+    assert "All sentences (1) are longer than the model's context, 23 tokens" in found.err
+
+
 # What cannot be
 
 

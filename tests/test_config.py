@@ -136,10 +136,10 @@ def test_all_problems_are_reported_at_once() -> None:
         preset("gpt2", widht=3, heads=7, norm="lyer", dropout={"embeding": 0.1, "sublayer": 2}, bias="yes", n_layer=3)
     problems = dict(refused.value.problems)
     assert problems == {
-        "model.widht": "there is no such key; did you mean model.width?",
+        "model.widht": "there is no such key. Did you mean model.width?",
         "model.heads": "7 heads do not divide width = 768; 6 or 8 would.",
-        "model.norm": "'lyer' is not a choice; choose 'layer', 'rms' or 'batch'. Did you mean 'layer'?",
-        "model.dropout.embeding": "there is no such key; did you mean model.dropout.embedding?",
+        "model.norm": "'lyer' is not a choice; choose 'layer', 'rms' or 'batch'. Did you mean layer?",
+        "model.dropout.embeding": "there is no such key. Did you mean model.dropout.embedding?",
         "model.dropout.sublayer": "2 is too large; it must be below 1.0.",
         "model.bias": "'yes' is neither true nor false.",
         "model.n_layer": "there is no such key; it is called model.layers here.",
@@ -151,7 +151,7 @@ def test_python_is_checked_like_toml() -> None:
         ModelConfig(vocabulary=5, width=30, heads=7)
     with pytest.raises(ConfigError, match="vocabulary: this key is required"):
         parse_settings(ModelConfig, {})
-    with pytest.raises(ConfigError, match=r"widht: there is no such key; did you mean width\?"):
+    with pytest.raises(ConfigError, match=r"widht: there is no such key. Did you mean width\?"):
         ModelConfig(vocabulary=5, widht=3)  # type: ignore[call-arg]
     assert ModelConfig(vocabulary=5, dropout={"sublayer": 0.5}).dropout.sublayer == 0.5  # type: ignore[arg-type]
     assert ModelConfig(vocabulary=np.int64(5), dropout=Dropout(sublayer=0.5)).vocabulary == 5
@@ -181,7 +181,7 @@ def test_a_preset_with_changes_keeps_the_rest() -> None:
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="there is no preset 'gpt-2'; did you mean 'gpt2'"):
+    with pytest.raises(ConfigError, match=r"there is no preset 'gpt-2'\. Did you mean gpt2"):
         preset("gpt-2")
 
 

@@ -141,7 +141,7 @@ def test_known_numbers(outcomes: dict[str, Outcome]) -> None:
     cat = numbers["attention-cat"]
     assert format_list(cat["weights"]) == "[0.265, 0.141, 0.248, 0.150, 0.195]"
     assert format_list(cat["scores"], 4) == "[0.7142, 0.0849, 0.6505, 0.1485, 0.4101]"
-    assert round(cat["said_sum"], 2) == 1.34
+    assert round(cat["note_sum"], 2) == 1.34
     assert format_list(numbers["saturation"]["found"][1]) == "[0.507, 0.340, 0.084, 0.069]"
     temperatures = [format_list(found) for found in numbers["temperature"]["found"]]
     assert temperatures == ["[0.016, 0.117, 0.867]", "[0.090, 0.245, 0.665]", "[0.186, 0.307, 0.506]"]

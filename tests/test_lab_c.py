@@ -291,7 +291,7 @@ def test_kotatsu_rule() -> None:
     assert kotatsu.judge(numbers(kotatsu.EXPECTED, kotatsu.EXPECTED)) == HOLDS
     assert kotatsu.judge(numbers(kotatsu.EXPECTED, "I eat a mandarin.")) == PARTLY
     assert kotatsu.judge(numbers("I eat a mandarin.")) == FAILS
-    run = {"units": ["こたつ", "みかん"], "steps": [{"said": "mandarin", "look": [0.3, 0.7]}]}
+    run = {"units": ["こたつ", "みかん"], "steps": [{"word": "mandarin", "look": [0.3, 0.7]}]}
     assert kotatsu.alignment_cells(run) == {"みかん – mandarin": [0.7, 1]}
 
 
@@ -336,15 +336,15 @@ def test_self_cross_detects_mixed_sequences(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_pretrain_shift_detects_unshifted_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     taught = translator.train_translator(0, BRIEF.steps(translator.STEPS))
-    assert pretrain_shift.compare_modes(taught)["fed_is_said_moved"]
+    assert pretrain_shift.compare_modes(taught)["fed_is_output_shifted"]
 
     def unmoved(self: translator.Translator, chosen: Any) -> tuple[torch.Tensor, torch.Tensor]:
         rows = [self.data.target.encode(corpus.split_english(one.target)) for one in chosen]
         return corpus.pad_rows(rows, after=corpus.END), corpus.pad_rows(rows, after=corpus.END, filler=corpus.IGNORE)
 
     monkeypatch.setattr(translator.Translator, "encode_targets", unmoved)
-    assert not pretrain_shift.compare_modes(taught)["fed_is_said_moved"]
-    exact = {"fed_is_said_moved": True, "one_pass_repeats": 5, "sentences": 5}
+    assert not pretrain_shift.compare_modes(taught)["fed_is_output_shifted"]
+    exact = {"fed_is_output_shifted": True, "one_pass_repeats": 5, "sentences": 5}
     assert pretrain_shift.judge({"runs": [exact]}) == HOLDS
     assert pretrain_shift.judge({"runs": [{**exact, "one_pass_repeats": 4}]}) == FAILS
 

@@ -92,7 +92,7 @@ def test_result_is_written_completely(experiments: dict[str, Experiment], tmp_pa
     assert kept["numbers"] == {"value": 0.5, "steps": 10}
     assert kept["claim"]["stated"] == {"en": "stated of norm.", "ja": "norm のstatedです。"}
     assert kept["reading"] == {"en": "A line.", "ja": "線です。"}
-    assert kept["correction"] == {"said": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
+    assert kept["correction"] == {"note": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
     assert kept["seeds"] == [0], "no training here"
     assert set(kept["versions"]) == {"python", "torch", "chumoku"}
     assert kept["budget"] == {"scale": 0.1, "seeds": 2}
@@ -304,6 +304,18 @@ def test_language_switch_needs_no_script(page: str) -> None:
         assert f'<label for="{id}">' in page
     assert '#l-ja:checked ~ .page [lang="en"], #l-en:checked ~ .page [lang="ja"] { display: none; }' in page
     assert page.index("<input") < page.index('<div class="page">'), "~ selects later siblings"
+
+
+def test_report_shows_corrections_of_earlier_versions(
+    experiments: dict[str, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(experiments, "dot", lambda budget: outcome(FAILS))
+    runner.run(["dot"], BUDGET, tmp_path)
+    found = runner.read_result(tmp_path, "dot")
+    assert found is not None
+    found[0]["correction"]["said"] = found[0]["correction"].pop("note")
+    monkeypatch.setattr(report, "read_result", lambda out, id: found if id == "dot" else None)
+    assert "<s>1.34</s>" in report.write(tmp_path).read_text(encoding="utf-8")
 
 
 def test_report_without_results_is_refused(tmp_path: Path) -> None:

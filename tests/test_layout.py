@@ -15,6 +15,7 @@ RANKS = [
     {"nn", "text"},
     {"models", "data"},
     {"weights", "lora", "decoding", "probe"},
+    {"model_path", "save_model"},
     {"training", "evaluation", "pipeline", "inspect_prompt"},
     {"lab", "doctor", "server"},
     {"cli"},
@@ -125,7 +126,7 @@ def test_no_pickle_and_no_remote_code() -> None:
         assert found is None, f"{file}: {found}"
 
 
-@pytest.mark.parametrize("definition", ["_orig_mod", r"= -100\b"])
+@pytest.mark.parametrize("definition", ["_orig_mod", r"= -100\b", "get_close_matches"])
 def test_a_definition_is_written_once(definition: str) -> None:
-    """Removing the wrapper of torch.compile; the label without a loss."""
+    """Removing the wrapper of torch.compile; the label without a loss; the suggestion of a similar name."""
     assert sum(len(re.findall(definition, file.read_text(encoding="utf-8"))) for file in FILES) == 1

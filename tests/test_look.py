@@ -67,7 +67,7 @@ def test_look_at_a_translation(folders: dict[str, Path], tmp_path: Path) -> None
         run_look(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--max-new-tokens", "5", "--json")
     )
     pipeline = chumoku.load(folders["encoder-decoder"])
-    assert result["said"] == pipeline.translate("猫と", beam=1, limit=5), "the same as translate"
+    assert result["output"] == pipeline.translate("猫と", beam=1, limit=5), "the same as translate"
     assert [one[0] for one in result["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
     written = [one[0] for one in result["tokens"]]
     assert written[0] == pipeline.tokenizer.roles.begin
@@ -99,7 +99,7 @@ def test_look_at_a_given_target(folders: dict[str, Path], tmp_path: Path) -> Non
     result = json.loads(
         run_look(str(folders["encoder-decoder"]), "ab", "--to", "xyz", "--out", str(tmp_path), "--json")
     )
-    assert result["said"] == "xyz"
+    assert result["output"] == "xyz"
     assert [word["word"] for word in result["words"]] == ["x", "y", "z", "</s>"]
     assert {word["rank"] for word in result["words"]} != {1}, "it would have generated something else"
     result = json.loads(run_look(str(folders["decoder"]), "ab", "--to", "xy", "--out", str(tmp_path), "--json"))
@@ -112,7 +112,7 @@ def test_decoder_generates_as_generate_does(folders: dict[str, Path], tmp_path: 
         run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "7", "--json")
     )
     pipeline = chumoku.load(folders["decoder"])
-    assert result["said"] == pipeline.generate("To be", max_new_tokens=7, temperature=0)
+    assert result["output"] == pipeline.generate("To be", max_new_tokens=7, temperature=0)
     assert len(result["words"]) in (7, 8)
     bare = json.loads(
         run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "0", "--json")
@@ -201,7 +201,7 @@ def hostile_snapshot(**changes: object) -> Snapshot:
 
 
 def test_page_is_self_contained_and_runs_only_its_script(tmp_path: Path) -> None:
-    path = write_page(hostile_snapshot(), tmp_path / "look.html", model="m", text="</script><img src=x>", said="<b>")
+    path = write_page(hostile_snapshot(), tmp_path / "look.html", model="m", text="</script><img src=x>", output="<b>")
     html = path.read_text("utf-8")
     assert page_data(path)["text"] == "</script><img src=x>"
     assert len(re.findall(r"</script", html)) == 3, "two scripts and the data, and nothing that ends them early"

@@ -84,7 +84,7 @@ def test_look_page_answers_pointer_and_keys(folders: dict[str, Path], tmp_path: 
 
 
 def test_all_maps_are_painted_before_printing(tmp_path: Path, browser: Any) -> None:
-    path = write_page(hostile_snapshot(), tmp_path / "look.html", model="m", text="t\n" * 43, said="s")
+    path = write_page(hostile_snapshot(), tmp_path / "look.html", model="m", text="t\n" * 43, output="s")
     widths = "[...document.querySelectorAll('.heads-grid canvas')].map(one => one.width)"
     with monitored_page(browser, viewport={"width": 997, "height": 307}) as (page, _):
         page.goto(path.as_uri())
@@ -94,7 +94,7 @@ def test_all_maps_are_painted_before_printing(tmp_path: Path, browser: Any) -> N
 
 
 def test_mean_map_equals_the_mean_of_its_heads(tmp_path: Path, browser: Any) -> None:
-    path = write_page(hostile_snapshot(), tmp_path / "look.html", model="m", text="t", said="s")
+    path = write_page(hostile_snapshot(), tmp_path / "look.html", model="m", text="t", output="s")
     data = page_data(path)
     expected = unpack_weights(data["maps"][0])[:, :, 6].mean((0, 1))
     with monitored_page(browser) as (page, _):
@@ -112,7 +112,7 @@ def test_nan_is_shown_on_the_look_page(tmp_path: Path, browser: Any) -> None:
     with torch.no_grad():
         model.get_parameter("decoder.blocks.0.feedforward.down.weight")[0, 0] = float("nan")
     snapshot = take_snapshot(model, LookInput([1, 2, 3, 5], str, prompt_length=3))
-    path = write_page(snapshot, tmp_path / "look.html", model="m", text="t", said="")
+    path = write_page(snapshot, tmp_path / "look.html", model="m", text="t", output="")
     with monitored_page(browser) as (page, log):
         page.goto(path.as_uri())
         assert page.locator(".entropy-table .nan").count() == 3
@@ -126,11 +126,11 @@ def test_nan_is_shown_on_the_look_page(tmp_path: Path, browser: Any) -> None:
 
 def test_hostile_names_stay_text(tmp_path: Path, browser: Any) -> None:
     html = "<img src=x onerror=\"document.title='run'\">"
-    path = write_page(hostile_snapshot(), tmp_path / "look.html", model=html, text=html, said=html)
+    path = write_page(hostile_snapshot(), tmp_path / "look.html", model=html, text=html, output=html)
     with monitored_page(browser) as (page, log):
         page.on("dialog", lambda dialog: pytest.fail(dialog.message))
         page.goto(path.as_uri())
-        assert page.locator(".about .said").inner_text().endswith(html)
+        assert page.locator(".about .output").inner_text().endswith(html)
         assert page.title() != "run"
         assert log.messages == []
         assert len(log.requests) == 1

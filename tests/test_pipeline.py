@@ -382,12 +382,12 @@ def test_one_text_in_one_text_out(decoder: Pipeline) -> None:
 @pytest.mark.parametrize(
     ("name", "suggestion"),
     [
-        ("new", "did you mean max_new_tokens"),
-        ("least", "did you mean min_new_tokens"),
-        ("repetition", "did you mean repetition_penalty"),
-        ("presence", "did you mean presence_penalty"),
-        ("temprature", "did you mean temperature"),
-        ("qqq", "there are bias, f"),
+        ("new", "Did you mean max_new_tokens"),
+        ("least", "Did you mean min_new_tokens"),
+        ("repetition", "Did you mean repetition_penalty"),
+        ("presence", "Did you mean presence_penalty"),
+        ("temprature", "Did you mean temperature"),
+        ("qqq", "It has bias, f"),
     ],
 )
 def test_unknown_arguments_are_named(decoder: Pipeline, name: str, suggestion: str) -> None:
@@ -399,11 +399,11 @@ def test_unknown_arguments_are_named(decoder: Pipeline, name: str, suggestion: s
 
 def test_unknown_arguments_of_translate_and_embed_are_named(translator: Pipeline, encoder: Pipeline) -> None:
     for name, suggestion in (("num_beams", "beam"), ("max_new_tokens", "limit"), ("lenght_penalty", "length_penalty")):
-        with pytest.raises(TypeError, match=rf"translate\(\) has no argument '{name}'; did you mean {suggestion}\?"):
+        with pytest.raises(TypeError, match=rf"translate\(\) has no argument '{name}'\. Did you mean {suggestion}\?"):
             translator.translate("one", **{name: 3})
-    with pytest.raises(TypeError, match="did you mean batch_tokens"):
+    with pytest.raises(TypeError, match="Did you mean batch_tokens"):
         encoder.embed("one", batch_token=3)
-    with pytest.raises(TypeError, match=r"embed\(\) has no argument 'x'; there are batch_tokens, note\."):
+    with pytest.raises(TypeError, match=r"embed\(\) has no argument 'x'\. It has batch_tokens, note\."):
         encoder.embed("one", x=3)
 
 

@@ -17,7 +17,8 @@ import chumoku
 from chumoku.data.grammar import generate
 from chumoku.errors import UsageError
 from chumoku.evaluation.translation import seems_swapped
-from chumoku.pipeline import Pipeline, resolve_run
+from chumoku.model_path import resolve_run
+from chumoku.pipeline import Pipeline
 from chumoku.training.log import Log, read_metrics
 from chumoku.training.recipe import TABLES, load_recipe, read_recipe
 from chumoku.training.settings import TrainSettings

@@ -116,7 +116,7 @@ def test_unknown_arguments_name_the_right_one(tokenizer: Tokenizer) -> None:
         ({"temprature": 0}, "temperature"),
     ):
         for method in (pipeline.generate, pipeline.stream):
-            with pytest.raises(UnknownArgumentError, match=f"did you mean {right}"):
+            with pytest.raises(UnknownArgumentError, match=f"Did you mean {right}"):
                 method("the", **arguments)
         with pytest.raises(TypeError):
             pipeline.generate("the", **arguments)  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str,
     assert [one.text for one in answer.choices] == expected
     assert len({*expected}) == 3
     ours = {"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.3, "frequency_penalty": 0.7, "seed": 3}
-    extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "frequency_penalty": 0.7, "least": 2}
+    extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "frequency_penalty": 0.7, "min_tokens": 2}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, seed=3, extra_body=extra)
     assert answer.choices[0].text == pipelines["writer"].generate("猫", max_new_tokens=13, min_new_tokens=2, **ours)
     unseeded = {client.completions.create(model="writer", prompt="猫", max_tokens=13).choices[0].text for _ in range(5)}
@@ -324,7 +324,10 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "param", "sentence"),
     [
-        ("completions", {"promt": "a"}, "promt", "Did you mean 'prompt'"),
+        ("completions", {"promt": "a"}, "promt", "Did you mean prompt"),
+        ("completions", {"prompt": "a", "least": 3}, "least", "Did you mean min_tokens?"),
+        ("chat/completions", {"messages": [], "least": 3}, "least", "Did you mean min_tokens?"),
+        ("completions", {"prompt": "a", "min_tokens": 5000}, "min_tokens", "limited to 4,096"),
         ("completions", {"prompt": "a", "echo": True}, "echo", "only false is supported"),
         ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "cannot fill in"),
         ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is supported"),

@@ -149,7 +149,7 @@ def test_block_embedding_and_position() -> None:
 
 def test_look_maps_equal_the_forward_pass(translator: Pipeline) -> None:
     result = view(translator, "look", target="xyz")
-    assert result["said"] == "xyz"
+    assert result["output"] == "xyz"
     assert result["then"]["text"] == "</s>"
     assert [one["key"] for one in result["maps"]][:3] == ["encoder", "decoder", "cross"]
     ids = [number for number, _ in result["tokens"]]
@@ -345,11 +345,11 @@ def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pip
     chances = change.after[0, ids.prompt_length - 1].softmax(-1).topk(5)
     assert [one["id"] for one in result["after"]["candidates"]] == chances.indices.tolist()
     plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, max_new_tokens=7, temperature=0)
-    assert result["before"]["said"] == plain
+    assert result["before"]["output"] == plain
     every = view(one, "ablate", new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}])
-    assert every["after"]["said"] != every["before"]["said"]
+    assert every["after"]["output"] != every["before"]["output"]
     again = view(one, "look", new=7)
-    assert again["said"] == plain, "switched on again"
+    assert again["output"] == plain, "switched on again"
 
 
 def test_ablation_of_encoders() -> None:

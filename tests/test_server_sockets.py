@@ -137,7 +137,7 @@ def test_client_that_reads_nothing_is_disconnected(locked: Serving) -> None:
 
 
 def test_disconnect_after_pipelined_data_is_noticed(writer: Path) -> None:
-    body = b'{"model":"writer","prompt":"a","max_tokens":4000,"least":4000}'
+    body = b'{"model":"writer","prompt":"a","max_tokens":4000,"min_tokens":4000}'
     with serving({"writer": writer}, limits=Limits(context=1 << 20)) as running:
         worker = running.state.models["writer"].worker
         step = worker._step

@@ -14,7 +14,7 @@ from bundles import make_bundle
 from fake_server import MODELS, FakeServer
 from serving import Serving, serving
 
-from chumoku.nn.positions import RelativePositions
+from chumoku.nn.positions import AlibiPositions, RelativePositions
 
 HALF = "\ud800"  # half of a letter, as a text cut in its middle holds it
 
@@ -62,7 +62,7 @@ def test_heads_stay_off_when_theme_and_language_change(server: Serving, open_pag
         page.click(f".off-table tbody tr:nth-child(2) button >> nth={place}")
     page.wait_for_selector(".off-pair")
     visited.wait_until_idle()
-    output = page.locator(".off-side .said").all_text_contents()
+    output = page.locator(".off-side .output").all_text_contents()
     pressed = (
         "[...document.querySelectorAll('.off-table .switch')].map(one => one.getAttribute('aria-pressed') === 'true')"
     )
@@ -72,7 +72,7 @@ def test_heads_stay_off_when_theme_and_language_change(server: Serving, open_pag
         page.click(switch)
         visited.wait_until_idle()
         assert page.evaluate(pressed) == before, switch
-        assert page.locator(".off-side .said").all_text_contents() == output, switch
+        assert page.locator(".off-side .output").all_text_contents() == output, switch
     assert page.get_attribute(".off-table .switch >> nth=0", "aria-label") == "層 0・ヘッド 0"
     assert "ビット" in page.text_content(".off-answer")
     page.click(".off-table tbody tr:nth-child(2) button >> nth=1")
@@ -310,6 +310,29 @@ def test_relative_and_no_positions(server: Serving, open_page: OpenPage) -> None
     page.click("[data-kind=none]")
     assert page.locator("[data-t=pg_clip]:visible").count() == 0
     assert page.locator(".pg-waves svg").count() >= 1
+
+
+@pytest.mark.parametrize("heads", [8, 13])
+def test_alibi_positions(server: Serving, open_page: OpenPage, heads: int) -> None:
+    page = open_page(server.url, hash="#/playground").page
+    page.wait_for_selector(".pg-table")
+    length, column = 11, 5
+    table, matrix = page.evaluate(
+        "async ([length, heads, column]) => { const m = await import('/viewer/views/playground/formulas.js');"
+        " const sizes = { length, heads, column };"
+        " return [[...m.KINDS.alibi(sizes).values], [...m.products('alibi', sizes).values]] }",
+        [length, heads, column],
+    )
+    places = torch.arange(length)
+    bias = AlibiPositions(heads)(places[:, None] - places[None, :], torch.float32)[0]
+    assert torch.allclose(torch.tensor(table).view(length, heads), bias[:, :, 0].T, rtol=1e-6)
+    assert torch.allclose(torch.tensor(matrix).view(length, length), bias[column], rtol=1e-6)
+    page.click("[data-kind=alibi]")
+    assert page.evaluate("document.querySelector('.pg-table').width") == 8
+    assert page.locator("[data-t=pg_heads]:visible").count() == 1
+    assert page.locator("[data-t=pg_width]:visible, [data-t=pg_base]:visible").count() == 0
+    assert page.locator(".pg-waves >> nth=1").locator(".curve").count() == 8
+    assert "in head 6" in page.text_content(".pg-pair")
 
 
 def test_style_sheets_of_other_views_do_not_apply(browser: Any) -> None:

@@ -243,11 +243,11 @@ def test_switching_a_head_off(server: Serving, open_page: OpenPage) -> None:
     page.click("#look-tab-off")
     page.click(".off-table tbody tr:nth-child(1) button >> nth=3")  # the first feed-forward
     page.wait_for_selector(".off-pair")
-    before, after = page.eval_on_selector_all(".off-side .said", "all => all.map(one => one.textContent)")
+    before, after = page.eval_on_selector_all(".off-side .output", "all => all.map(one => one.textContent)")
     pipeline = server.state.models["decoder"].pipeline
     off = [{"part": "decoder", "layer": 0, "feedforward": True}]
     told_ = views.ablate(pipeline, schemas.Ablate(model="m", text=TEXT, new=8, off=off))
-    assert (before, after) == (told_["before"]["said"] or "—", told_["after"]["said"] or "—")
+    assert (before, after) == (told_["before"]["output"] or "—", told_["after"]["output"] or "—")
     page.click("[data-t=look_off_none]")
     page.wait_for_selector("[data-t=look_off_wait]")
 

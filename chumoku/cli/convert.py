@@ -32,7 +32,7 @@ def convert(
     from functools import partial
 
     import chumoku
-    from chumoku.pipeline import is_adapter
+    from chumoku.model_path import is_adapter
     from chumoku.weights.convert import certificate_path, convert
 
     has_adapter = adapter is not None or is_adapter(model)

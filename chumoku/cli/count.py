@@ -108,7 +108,7 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
 def config_of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:
     """The config of a trained model."""
     from chumoku.errors import UsageError
-    from chumoku.pipeline import base_model_of, is_adapter
+    from chumoku.model_path import base_model_of, is_adapter
     from chumoku.weights.open_model import read_model_config
 
     if changes or vocabulary is not None:

@@ -9,6 +9,7 @@ import typer
 
 from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, json_line, model_path
 from chumoku.decoding.defaults import BEAM
+from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
@@ -26,7 +27,9 @@ def evaluate(
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
-    save: Annotated[Path | None, typer.Option(help="Write the translations to this file, one per line.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the translations to this file, one per line (empty if skipped).")
+    ] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
@@ -55,6 +58,9 @@ def evaluate(
         if precision is not None:
             stored = score(None, None)
             found |= {"precision": precision, "stored": stored, "difference": difference(found, stored)}
+    if found.get("skipped"):
+        number = f"{found['skipped']:,} of {found['sentences'] + found['skipped']:,} sentences"
+        typer.echo(f"{number} were skipped, because they are longer than the model's context.", err=True)
     if as_json:
         print(json_line(**found))
     else:
@@ -104,20 +110,30 @@ def _translations(
     from rich.console import Console
 
     from chumoku.cli.prepare import split_in_two
+    from chumoku.decoding.translate import fits_context
     from chumoku.evaluation.translation import POOR, seems_swapped
     from chumoku.text.progress import ShowProgress
 
-    pairs = _pairs(files, split_in_two(columns, "--columns"))
+    every = _pairs(files, split_in_two(columns, "--columns"))
+    fits = fits_context(pipeline.model, [pair.source for pair in every], pipeline.source_tokenizer)
+    pairs = [pair for pair, fit in zip(every, fits, strict=True) if fit]
+    if every and not pairs:
+        raise UsageError(
+            f"All sentences ({len(every):,}) are longer than the model's context, {pipeline.config.context:,} tokens. "
+            "Split them, or use a model with a larger context."
+        )
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with ShowProgress(Console(stderr=True)) as progress:
         translations = pipeline.translate(sources, beam=beam, progress=progress)
     if save is not None:
+        remaining = iter(translations)
+        lines = (next(remaining).replace("\n", " ") if fit else "" for fit in fits)
         save.parent.mkdir(parents=True, exist_ok=True)
-        save.write_text("".join(line.replace("\n", " ") + "\n" for line in translations), encoding="utf-8")
+        save.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     found = _score(translations, references, language, tokenized)
     if found["bleu"] < POOR and seems_swapped(translations, sources=sources, references=references):
         typer.echo(f"Source and target seem to be swapped: {_swap_advice(files, columns)}", err=True)
-    return found
+    return {**found, "skipped": len(every) - len(pairs)}
 
 
 def _swap_advice(files: list[str], columns: str) -> str:

@@ -154,7 +154,7 @@ def format_results(results: list[Result]) -> str:
             lines.append(f"  when     {outcome.when.en}")
         lines.append(f"  found    {outcome.summary.en}")
         if outcome.correction is not None:
-            lines.append(f"  the note says {outcome.correction.said}; correct is {outcome.correction.true}")
+            lines.append(f"  the note says {outcome.correction.note}; correct is {outcome.correction.true}")
     counts: dict[str, int] = {}
     for result in results:
         counts[result.verdict] = counts.get(result.verdict, 0) + 1

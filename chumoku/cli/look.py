@@ -45,14 +45,14 @@ def look(
     check_options(pipeline, layer=layer, head=head, to=target, new=max_new_tokens)
     inputs, notices = question(pipeline, read, target, max_new_tokens)
     snapshot = take_snapshot(pipeline.model, inputs)
-    texts = {"model": model, "text": read, "said": generated_text(pipeline.tokenizer, inputs)}
+    texts = {"model": model, "text": read, "output": generated_text(pipeline.tokenizer, inputs)}
     page = write_page(snapshot, out / "look.html", **texts, notices=notices)
     plots = draw_figures(snapshot, out, layer=layer, head=head)
     if as_json:
         written = {"page": str(page), "pictures": list(map(str, plots))}
         print(json_line(**texts, notices=[one for one, _ in notices], **to_json(snapshot), **written))
         return
-    print_words(snapshot, texts["said"])
+    print_words(snapshot, texts["output"])
     for notice, _ in notices:
         print(f"\n{notice}")
     print(f"\nWrote {page} and {pluralize(len(plots), 'plot')} in the same folder.")

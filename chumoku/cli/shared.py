@@ -44,7 +44,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 def model_path(model: str) -> str:
     """The path of a model; for a run's folder, of the model in it."""
-    from chumoku.pipeline import resolve_run
+    from chumoku.model_path import resolve_run
 
     found = str(resolve_run(model))
     if found != model and Path(found).name == "best":

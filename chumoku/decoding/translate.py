@@ -25,7 +25,7 @@ from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
-from chumoku.models.model import EncoderDecoderModel
+from chumoku.models.model import EncoderDecoderModel, Model
 from chumoku.nn import masks
 from chumoku.text.progress import Progress, silent
 from chumoku.text.tokenizer import Tokenizer
@@ -155,8 +155,7 @@ def encode(
     """The source tokens of each text with the end token, as in training; a text without tokens stays empty."""
     if isinstance(texts, str):
         raise UsageError("texts must be a list of sentences, not one text. Put it in a list.")
-    marked = [] if into is None else tokenizer.encode("", language=into)
-    sources = [[*marked, *ids, *tokenizer.roles.end_tokens] if ids else [] for ids in tokenizer.encode_batch(texts)]
+    sources = _source_tokens(texts, tokenizer, into)
     most = longest(model, model.config.context if within is None else within)
     for number, source in enumerate(sources):
         if len(source) > most:
@@ -165,6 +164,16 @@ def encode(
                 "most. Split it into sentences, or use a model with a larger context."
             )
     return sources
+
+
+def fits_context(model: Model, texts: Sequence[str], tokenizer: Tokenizer) -> list[bool]:
+    """Whether each text, with the end token, is not longer than the model's context."""
+    return [len(source) <= model.config.context for source in _source_tokens(texts, tokenizer, None)]
+
+
+def _source_tokens(texts: Sequence[str], tokenizer: Tokenizer, into: str | None) -> list[list[int]]:
+    marked = [] if into is None else tokenizer.encode("", language=into)
+    return [[*marked, *ids, *tokenizer.roles.end_tokens] if ids else [] for ids in tokenizer.encode_batch(texts)]
 
 
 def shared_engine(

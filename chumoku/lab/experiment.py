@@ -61,7 +61,7 @@ QUICK = Budget(scale=0.1, seeds=2)
 class Correction(NamedTuple):
     """The value in the note, the correct value, and its calculation."""
 
-    said: str
+    note: str
     true: str
     computed: Words
 

@@ -197,8 +197,9 @@ def _correction(correction: dict[str, Any] | None) -> str:
     if not correction:
         return ""
     heads = (Words("the note says", "ノートの値"), Words("correct", "正しい値"), Words("calculation", "計算"))
-    said, true = html.escape(correction["said"]), html.escape(correction["true"])
-    cells = (f"<s>{said}</s>", f"<b>{true}</b>", _bilingual(correction["computed"]))
+    # Results of earlier versions have "said".
+    note, true = html.escape(correction.get("note") or correction["said"]), html.escape(correction["true"])
+    cells = (f"<s>{note}</s>", f"<b>{true}</b>", _bilingual(correction["computed"]))
     boxes = (f"<div><h3>{_bilingual(head)}</h3><p>{cell}</p></div>" for head, cell in zip(heads, cells, strict=True))
     return f'<div class="correction">{"".join(boxes)}</div>'
 

@@ -9,7 +9,6 @@ The state is an attribute of the model, so that each copy has its own.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from chumoku.errors import AddressError, UsageError
+from chumoku.errors import AddressError, UsageError, did_you_mean
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.count import count
 from chumoku.models.model import Model
@@ -183,14 +182,13 @@ def match_matrices(model: Model, patterns: tuple[str, ...]) -> list[str]:
 
 
 def _no_match_message(pattern: str, known: list[str], others: set[str]) -> str:
-    near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.3)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    hint = did_you_mean(pattern, known, f"A matrix is called, for example, {known[0]}.", cutoff=0.3)
     if any(matches(pattern, path) for path in others):
         return (
             f"{pattern} matches no matrix that can have an adapter; embedding tables, norms, logits and experts "
-            f"cannot.{hint}"
+            f"cannot. {hint}"
         )
-    return f"{pattern} matches no matrix of this model.{hint}"
+    return f"{pattern} matches no matrix of this model. {hint}"
 
 
 def adapted_modules(model: Model) -> dict[str, Adapted]:

@@ -11,7 +11,6 @@ that may change the result are refused, and every tensor's name, type and shape 
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from chumoku.errors import DamagedError, UsageError
+from chumoku.errors import DamagedError, UsageError, did_you_mean
 from chumoku.lora.adapter_config import CONFIG, WEIGHTS, AdapterConfig, read_adapter_config
 from chumoku.lora.adapters import Matrix, adaptable_matrices, add_adapters, base_layer, get_adapters, new_low_rank
 from chumoku.lora.layout import AdapterTensors, MatrixMap, Part, RowLike, map_matrices, to_ours, to_theirs
@@ -150,9 +149,8 @@ def _match_tensors(path: Path, names: Iterable[str], table: Mapping[str, MatrixM
             raise UsageError(f"{path} has the tensor {name[:200]}, which is not part of a LoRA adapter.")
         mapping = table.get(module) or shorter.get(module) or table.get(module.partition(".")[2])
         if mapping is None:
-            near = difflib.get_close_matches(module[:200], table, n=1)
-            hint = f" The nearest name is {near[0]}." if near else ""
-            raise UsageError(f"{path} adapts {module[:200]}, but this model has no such matrix.{hint}")
+            hint = did_you_mean(module, table, "Is this an adapter of another model?")
+            raise UsageError(f"{path} adapts {module[:200]}, but this model has no such matrix. {hint}")
         entry = found.setdefault(mapping.theirs, FileEntry(module, mapping, {}))
         if entry.module != module or SUFFIX_KINDS[end] in entry.keys:
             raise DamagedError(f"{path} adapts {mapping.theirs} twice.")

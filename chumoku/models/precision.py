@@ -20,7 +20,7 @@ from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.lora import Adapted
 from chumoku.nn.modules import replace_module
-from chumoku.nn.quantized import GROUP, Bf16, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
+from chumoku.nn.quantized import GROUP, Bf16, QuantizedEmbedding, QuantizedLinear, QuantizedLogits, quantized_kinds
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -57,8 +57,7 @@ def cast(model: Model, dtype: torch.dtype) -> Model:
 
 def is_bf16(model: Model) -> bool:
     """Return True if the matrices of a model are bf16, from `cast` or from `to_precision`."""
-    kinds = {module.kind for module in model.modules() if isinstance(module, QuantizedLinear)}
-    return model.dtype == torch.bfloat16 or kinds == {"bf16"}
+    return model.dtype == torch.bfloat16 or quantized_kinds(model) == {"bf16"}
 
 
 def _convert_tables_to_bf16(model: Model) -> None:

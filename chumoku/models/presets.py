@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from chumoku.config import parse_settings
-from chumoku.errors import ConfigError, Problem
+from chumoku.errors import ConfigError, Problem, did_you_mean
 from chumoku.models.config import ModelConfig
 
 _TRANSFORMER = {
@@ -108,9 +107,8 @@ def read_model_config(values: Mapping[str, Any]) -> ModelConfig:
     if name is None:
         return parse_settings(ModelConfig, rest, prefix="model.")
     if not isinstance(name, str) or name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(PRESETS)}."
-        raise ConfigError([Problem("model.preset", f"there is no preset '{str(name)[:60]}'; {hint}")])
+        hint = did_you_mean(str(name), PRESETS, f"Choose {', '.join(PRESETS)}.")
+        raise ConfigError([Problem("model.preset", f"there is no preset '{str(name)[:60]}'. {hint}")])
     return parse_settings(ModelConfig, deep_merge(PRESETS[name], rest), prefix="model.")
 
 

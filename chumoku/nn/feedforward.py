@@ -47,8 +47,8 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        before = tap(self, "pre_activation", (self.up if self.gate is None else self.gate)(x))
-        hidden = self.activation.function(before)
+        pre_activation = tap(self, "pre_activation", (self.up if self.gate is None else self.gate)(x))
+        hidden = self.activation.function(pre_activation)
         if self.gate is not None:
             hidden = hidden * self.up(x)
         return tap(self, "output", self.down(tap(self, "hidden", hidden)))

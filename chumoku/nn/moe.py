@@ -174,11 +174,11 @@ class MixtureOfExperts(nn.Module):
         weights, chosen = logits.softmax(-1).topk(self.per_token)
         return logits, weights / weights.sum(-1, keepdim=True), chosen
 
-    def _record(self, x: Tensor, logits: Tensor, chosen: Tensor, before: Tensor, hidden: Tensor) -> None:
+    def _record(self, x: Tensor, logits: Tensor, chosen: Tensor, pre_activation: Tensor, hidden: Tensor) -> None:
         batch = x.shape[:-1]
         tap(self, "router", logits.softmax(-1).view(*batch, -1))
         tap(self, "chosen", chosen.view(*batch, -1))
-        tap(self, "pre_activation", before.view(*batch, self.per_token, -1))
+        tap(self, "pre_activation", pre_activation.view(*batch, self.per_token, -1))
         tap(self, "hidden", hidden.view(*batch, self.per_token, -1))
 
 

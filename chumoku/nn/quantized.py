@@ -225,6 +225,11 @@ class QuantizedEmbedding(Embedding):
         return f"vocabulary={len(self.stored_weight[0])}, kind={self.kind}, factor={self.factor:.4g}"
 
 
+def quantized_kinds(model: nn.Module) -> set[Kind]:
+    """The kinds of the quantized matrices of the model; empty if none is quantized."""
+    return {module.kind for module in model.modules() if isinstance(module, QuantizedLinear)}
+
+
 def is_quantized(model: nn.Module) -> bool:
     """Whether any matrix of the model is quantized."""
-    return any(isinstance(module, QuantizedLinear) for module in model.modules())
+    return bool(quantized_kinds(model))

@@ -25,7 +25,6 @@ In a pattern, * matches one part of an address, ** any number of parts, {a,b} ei
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import re
 import sys
@@ -35,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from chumoku.errors import AddressError
+from chumoku.errors import AddressError, did_you_mean
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.record_check import compare_with_unrecorded, debug_enabled, recording_suspended
 
@@ -84,8 +83,7 @@ class Tape(Mapping[str, Tensor]):
 
     def __getitem__(self, address: str) -> Tensor:
         if address not in self.history:
-            near = difflib.get_close_matches(address, self.history, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"{len(self.history)} addresses were recorded."
+            hint = did_you_mean(address, self.history, f"{len(self.history)} addresses were recorded.")
             raise AddressError(f"Nothing was recorded at {address}. {hint}")
         return self.history[address][-1]
 
@@ -222,9 +220,8 @@ def select(known: list[str], patterns: tuple[str, ...]) -> list[str]:
             )
         matching = [address for address in known if matches(pattern, address)]
         if not matching:
-            near = difflib.get_close_matches(pattern, known, n=1, cutoff=0.3)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise AddressError(f"No address of this model matches {pattern}.{hint}")
+            hint = did_you_mean(pattern, known, f"It has {len(known)} addresses.", cutoff=0.3)
+            raise AddressError(f"No address of this model matches {pattern}. {hint}")
         chosen.update(matching)
     return [address for address in known if address in chosen]
 

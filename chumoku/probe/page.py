@@ -32,14 +32,14 @@ MAX_UINT16 = 65535
 
 
 def write_page(
-    snapshot: Snapshot, path: Path, *, model: str, text: str, said: str, notices: Sequence[tuple[str, str]] = ()
+    snapshot: Snapshot, path: Path, *, model: str, text: str, output: str, notices: Sequence[tuple[str, str]] = ()
 ) -> Path:
     """Write the page of a snapshot.
 
-    model, text, said: the model's name, its input text and its output text.
+    model, text, output: the model's name, its input text and its output text.
     notices: pairs of sentences, in English and in Japanese.
     """
-    data = {"model": model, "text": text, "said": said, "notices": list(notices), **to_json(snapshot)}
+    data = {"model": model, "text": text, "output": output, "notices": list(notices), **to_json(snapshot)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render_page(data), encoding="utf-8")
     return path

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import NamedTuple
 
 from torch import Tensor
 
-from chumoku.errors import AddressError
+from chumoku.errors import AddressError, did_you_mean
 from chumoku.models.model import Model
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.tap import addresses
@@ -27,8 +26,7 @@ def read_table(model: Model, inputs: LookInput, address: str, *, head: int = 0) 
     model = unwrap_compiled(model)
     known = addresses(model)
     if address not in known:
-        near = difflib.get_close_matches(address, known, n=1, cutoff=0.3)
-        hint = f"Did you mean {near[0]}?" if near else f"The model has {len(known)} addresses."
+        hint = did_you_mean(address, known, f"It has {len(known)} addresses.", cutoff=0.3)
         raise AddressError(f"This model has no address {address}. {hint}")
     _, tape = run_and_record(model, inputs.tokens, address, source=inputs.source)
     if address not in tape:

@@ -20,6 +20,7 @@ from chumoku.decoding.chat import format_for
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
+from chumoku.model_path import resolve_run
 from chumoku.models.model import DecoderModel, Model
 from chumoku.pipeline import Pipeline, load
 from chumoku.server.errors import RequestError, busy_error
@@ -160,19 +161,11 @@ def name_models(given: Sequence[str]) -> dict[str, str]:
         name, _, path = argument.rpartition("=") if split else ("", "", argument)
         if name and (not NAME.fullmatch(name) or name in models):
             raise UsageError(f"'{name}' is not a valid model name. Use letters, digits and .+@-_, each name once.")
-        resolved = resolve_run_folder(path)
+        resolved = str(resolve_run(path))
         models[name or pick_name(resolved, models)] = resolved
     if not models:
         raise UsageError("Give at least one model to serve, a folder or a file: chumoku serve runs/demo.")
     return models
-
-
-def resolve_run_folder(path: str) -> str:
-    """The path of the last bundle if this is a run's folder; otherwise the path itself."""
-    folder = Path(path)
-    if folder.is_dir() and not (folder / "config.json").exists() and (folder / "last" / "config.json").exists():
-        return str(folder / "last")
-    return path
 
 
 def pick_name(path: str, taken: Mapping[str, str]) -> str:

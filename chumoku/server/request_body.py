@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from chumoku.errors import did_you_mean
 from chumoku.server.errors import RequestError
 
 MAX_ERRORS = 1000  # beyond this, only their number is reported
@@ -19,6 +19,7 @@ UNSUPPORTED = {
     "response_format": 'only {"type": "text"} is supported',
     "best_of": "only 1 is supported; /v1/translate has n and beam",
 }
+FORMER_NAMES = {"least": "min_tokens"}
 B = TypeVar("B", bound=BaseModel)
 
 
@@ -40,8 +41,8 @@ def _to_error(schema: type[BaseModel], errors: list[Any]) -> RequestError:
     field = str(first["loc"][0])
     name = printable(field)
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-        near = difflib.get_close_matches(field[:MAX_NAME], schema.model_fields, n=1)
-        hint = f"Did you mean '{near[0]}'?" if near else f"Known fields: {', '.join(schema.model_fields)}."
+        known = f"Known fields: {', '.join(schema.model_fields)}."
+        hint = did_you_mean(FORMER_NAMES.get(field, field), schema.model_fields, known)
         return RequestError(400, f"There is no field '{name}'. {hint}", param=name)
     if first["type"] == "missing":
         return RequestError(400, f"The field '{_path(first['loc'])}' is missing.", param=name)

@@ -24,7 +24,7 @@ from chumoku.errors import UsageError, pluralize
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
-from chumoku.nn.quantized import QuantizedLinear
+from chumoku.nn.quantized import is_quantized
 from chumoku.probe.plot_style import draw_loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
@@ -131,7 +131,7 @@ def train(
 def check_trainable(model: Model) -> None:
     """Refuse a model that its config does not describe completely: the run builds its own from the config."""
     changed = changed_module(model)
-    if changed is None and any(isinstance(part, QuantizedLinear) for part in model.modules()):
+    if changed is None and is_quantized(model):
         changed = "its weights are quantized"
     if changed is not None:
         raise UsageError(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from chumoku.errors import UsageError
+from chumoku.errors import UsageError, did_you_mean
 
 ARITHMETIC = (
     *("norm", "dot", "dot-proof", "matmul", "gram", "rows-cols", "onehot", "loss-window", "log-underflow"),
@@ -32,7 +31,6 @@ def select_claims(ids: Sequence[str]) -> list[str]:
     """These ids without duplicates, in reading order; `all` selects every claim."""
     for id in ids:
         if id not in (*CLAIMS, ALL):
-            near = difflib.get_close_matches(id.lower(), (*CLAIMS, ALL), n=1, cutoff=0.4)
-            hint = f"Did you mean {near[0]}?" if near else "`chumoku lab` lists all claims."
+            hint = did_you_mean(id, (*CLAIMS, ALL), "`chumoku lab` lists all claims.", cutoff=0.4)
             raise UsageError(f"There is no claim called '{id[:60]}'. {hint}")
     return [id for id in CLAIMS if id in ids or ALL in ids]

@@ -24,8 +24,8 @@ def run(budget: Budget) -> Outcome:
     found = weights[0, 0, 0].tolist()
     from_note_scores = torch.tensor(NOTE_SCORES, dtype=torch.float64).softmax(0).tolist()
     numbers: dict[str, Any] = {
-        "said": list(NOTE_VALUES),
-        "said_sum": sum(NOTE_VALUES),
+        "note": list(NOTE_VALUES),
+        "note_sum": sum(NOTE_VALUES),
         "scores": scores,
         "weights": found,
         "softmax_of_the_notes_scores": from_note_scores,
@@ -54,16 +54,16 @@ def run(budget: Budget) -> Outcome:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    return HOLDS if matches_rounded(numbers["said"], numbers["weights"], 2) else FAILS
+    return HOLDS if matches_rounded(numbers["note"], numbers["weights"], 2) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1, width=6.2, height=3.2)[0]
-    said, found = outcome.numbers["said"], outcome.numbers["weights"]
+    note, found = outcome.numbers["note"], outcome.numbers["weights"]
     plot_bars(
         axis,
         WORDS,
-        {f"note ノート (Σ = {sum(said):.2f})": said, f"true 正 (Σ = {sum(found):.2f})": found},
+        {f"note ノート (Σ = {sum(note):.2f})": note, f"true 正 (Σ = {sum(found):.2f})": found},
         colors=(RED, BLUE),
         form="{:.2f}",
     )

@@ -23,15 +23,15 @@ def run(budget: Budget) -> Outcome:
     terms = [float(a @ a), -float(a @ b), -float(b @ a), float(b @ b)]
     example = {"a": a.tolist(), "b": b.tolist(), "terms": terms, "true": float((a - b).square().sum())}
     numbers: dict[str, Any] = {"gap_minus": gaps["minus"], "gap_plus": gaps["plus"], "example": example, "seeds": [0]}
-    said = sum(terms[:3]) - terms[3]
+    note = sum(terms[:3]) - terms[3]
     return Outcome(
         judge(numbers),
         numbers,
         Words(
-            f"For a = (1, 2), b = (3, 1) the note's line gives {said:g}, but ‖a−b‖² is {example['true']:g}; a square "
+            f"For a = (1, 2), b = (3, 1) the note's line gives {note:g}, but ‖a−b‖² is {example['true']:g}; a square "
             "cannot be negative. With + all 100 random pairs agree. The next line of the note has the correct sign "
             "again.",
-            f"a = (1, 2)、b = (3, 1) ではノートの式は {said:g}、‖a−b‖² は {example['true']:g} です。二乗が負になること"
+            f"a = (1, 2)、b = (3, 1) ではノートの式は {note:g}、‖a−b‖² は {example['true']:g} です。二乗が負になること"
             "はありません。+ なら 100 組すべてで一致します。ノートも次の行では正しい符号に戻っています。",
         ),
         correction=Correction(

@@ -87,15 +87,15 @@ def run(budget: Budget) -> Outcome:
         kind: (format_seeds(gaps(numbers, kind)), format_seeds([one["validation"] for one in runs[kind]]))
         for kind in runs
     }
-    said = "; ".join(f"{kind} {gap}, {loss}" for kind, (gap, loss) in shown.items())
-    said_ja = "、".join(f"{in_japanese(kind)} {gap}・{loss}" for kind, (gap, loss) in shown.items())
+    losses = "; ".join(f"{kind} {gap}, {loss}" for kind, (gap, loss) in shown.items())
+    losses_ja = "、".join(f"{in_japanese(kind)} {gap}・{loss}" for kind, (gap, loss) in shown.items())
     found, places = helpful_beside_others(numbers), helpful_alone(numbers)
     return Outcome(
         verdict=judge(numbers),
         numbers={**numbers, "alone": places, "own": found},
         summary=Words(
-            f"Gap and validation loss, in nats per word: {said}.",
-            f"学習と検証の差・検証損失（1語あたりナット）：{said_ja}。",
+            f"Gap and validation loss, in nats per word: {losses}.",
+            f"学習と検証の差・検証損失（1語あたりナット）：{losses_ja}。",
         ),
         when=Words(
             f"it helps alone at: {', '.join(places)}; it adds to the other two at: {', '.join(found) or 'none'}",

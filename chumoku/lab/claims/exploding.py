@@ -61,7 +61,7 @@ def judge(numbers: dict[str, Any]) -> str:
         curves = numbers["by_depth"][str(w)]
         stated += [(found, w**n) for found, n in zip(curves["plain"], numbers["depths"], strict=True)]
         stated += [(found, (w + 1) ** n) for found, n in zip(curves["residual"], numbers["depths"], strict=True)]
-    return HOLDS if all(abs(found / said - 1) < 1e-9 for found, said in stated) else FAILS
+    return HOLDS if all(abs(found / note - 1) < 1e-9 for found, note in stated) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:

@@ -14,7 +14,7 @@ def run(budget: Budget) -> Outcome:
     layer = FeedForward(WIDTH, HIDDEN, kind="gelu_tanh")
     weights = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
     every = sum(p.numel() for p in layer.parameters())
-    numbers: dict[str, Any] = {"weights": weights, "with_biases": every, "said_millions": NOTE_VALUES}
+    numbers: dict[str, Any] = {"weights": weights, "with_biases": every, "note_millions": NOTE_VALUES}
     return Outcome(
         judge(numbers),
         numbers,
@@ -27,4 +27,4 @@ def run(budget: Budget) -> Outcome:
 
 def judge(numbers: dict[str, Any]) -> str:
     both = (numbers["weights"], numbers["with_biases"])
-    return HOLDS if all(round(count / 1e6, 1) == numbers["said_millions"] for count in both) else FAILS
+    return HOLDS if all(round(count / 1e6, 1) == numbers["note_millions"] for count in both) else FAILS

@@ -17,7 +17,7 @@ NOTE_VALUES = [1 * 10 + 2 * 20, 3 * 30 + 4 * 40]
 
 def run(budget: Budget) -> Outcome:
     product = (torch.tensor(A).T @ torch.tensor(B)).tolist()
-    numbers: dict[str, Any] = {"said": NOTE_VALUES, "product": product}
+    numbers: dict[str, Any] = {"note": NOTE_VALUES, "product": product}
     return Outcome(
         judge(numbers),
         numbers,
@@ -37,10 +37,10 @@ def run(budget: Budget) -> Outcome:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    product, said = numbers["product"], numbers["said"]
-    if product == said:
+    product, note = numbers["product"], numbers["note"]
+    if product == note:
         return HOLDS
-    return PARTLY if [product[i][i] for i in range(len(product))] == said else FAILS
+    return PARTLY if [product[i][i] for i in range(len(product))] == note else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:

@@ -33,7 +33,7 @@ def run(budget: Budget) -> Outcome:
     numbers: dict[str, Any] = {
         "operations": counts,
         "formula": formula,
-        "said_ratio": 12.0,
+        "note_ratio": 12.0,
         "milliseconds": medians,
         "turns": turns,
     }
@@ -73,16 +73,16 @@ def count_operations(heads: int) -> int:
 
 def judge(numbers: dict[str, Any]) -> str:
     ratio = numbers["operations"]["1"] / numbers["operations"]["12"]
-    return HOLDS if abs(ratio / numbers["said_ratio"] - 1) <= 0.05 else FAILS
+    return HOLDS if abs(ratio / numbers["note_ratio"] - 1) <= 0.05 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     left, right = make_panels(figure, 2, height=3.0)
     operations, times = outcome.numbers["operations"], outcome.numbers["milliseconds"]
-    said = [LENGTH**2 * WIDTH**2 / 1e6, LENGTH**2 * WIDTH * (WIDTH // 12) / 1e6]
+    note = [LENGTH**2 * WIDTH**2 / 1e6, LENGTH**2 * WIDTH * (WIDTH // 12) / 1e6]
     counts = [operations["1"] / 1e6, operations["12"] / 1e6]
     labels = ["1 head × 768", "12 heads × 64"]
-    plot_bars(left, labels, {"note ノート": said, "counted 実測": counts}, colors=(RED, BLUE), form="{:,.0f}")
+    plot_bars(left, labels, {"note ノート": note, "counted 実測": counts}, colors=(RED, BLUE), form="{:,.0f}")
     left.set(yscale="log", ylabel="million operations 百万回", ylim=(100, 2e5))
     plot_bars(right, labels, {"ms": [times["1"], times["12"]]}, colors=(BLUE,), form="{:.1f}")
     right.set_ylabel(f"milliseconds, n = {LENGTH}")

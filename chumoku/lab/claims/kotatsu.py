@@ -37,8 +37,8 @@ def translate_example(translator: Translator) -> dict[str, Any]:
     units, words = data.source.decode(source[0].tolist()), data.target.decode(best.tokens)
     top = probabilities.topk(BEST)
     steps = [
-        {"said": said, "best": [[data.target.units[i], p] for i, p in zip(ids, chances, strict=True)], "look": look}
-        for said, ids, chances, look in zip(
+        {"word": word, "best": [[data.target.units[i], p] for i, p in zip(ids, chances, strict=True)], "look": look}
+        for word, ids, chances, look in zip(
             [*words, "(end)"], top.indices.tolist(), top.values.tolist(), looks.tolist(), strict=True
         )
     ]
@@ -49,7 +49,7 @@ def alignment_cells(run: dict[str, Any]) -> dict[str, list[float]]:
     """For each word and its unit: the attention weight and its rank in the row, 1 being the largest."""
     found = {}
     for word, unit in PAIRS:
-        row = next((step["look"] for step in run["steps"] if step["said"] == word), None)
+        row = next((step["look"] for step in run["steps"] if step["word"] == word), None)
         if row is not None:
             weight = row[run["units"].index(unit)]
             found[f"{unit} – {word}"] = [weight, 1 + sum(other > weight for other in row)]
@@ -70,7 +70,7 @@ def run(budget: Budget) -> Outcome:
         "steps": training_steps(budget),
         "runs": found,
     }
-    said = ", ".join(f"“{one['translation']}”" for one in runs)
+    text = ", ".join(f"“{one['translation']}”" for one in runs)
     likely = min(step["best"][0][1] for step in runs[0]["steps"])
     looked = "; ".join(
         ", ".join(f"{name} {weight:.2f} (rank {rank:.0f})" for name, (weight, rank) in one["cells"].items())
@@ -82,9 +82,9 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Translations by seed: {said}; correct in {right} of {len(runs)}. In seed 0 the probability of the chosen "
+            f"Translations by seed: {text}; correct in {right} of {len(runs)}. In seed 0 the probability of the chosen "
             f"word was at least {likely:.2f}. Cross-attention by seed, with weight and rank in its row: {looked}.",
-            f"シードごとの訳は {said} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
+            f"シードごとの訳は {text} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
             f"{likely:.2f}でした。交差アテンションの重みと行の中での順位：{looked_ja}。",
         ),
         when=Words(
@@ -97,7 +97,7 @@ def run(budget: Budget) -> Outcome:
 def draw(outcome: Outcome, figure: Figure) -> None:
     run = outcome.numbers["runs"][0]
     left, right = make_panels(figure, 2, height=4.2, width=9.2)
-    rows = [f"{step['said']}  {step['best'][0][1]:.2f}" for step in run["steps"]]
+    rows = [f"{step['word']}  {step['best'][0][1]:.2f}" for step in run["steps"]]
     plot_heatmap(
         left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1
     )

@@ -16,7 +16,7 @@ def run(budget: Budget) -> Outcome:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     found = layer_norm(x, torch.ones(4), torch.zeros(4), 0.0)
     numbers: dict[str, Any] = {
-        "said": list(NOTE_VALUES),
+        "note": list(NOTE_VALUES),
         "found": found.tolist(),
         "mean": float(found.mean()),
         "variance": float(found.var(unbiased=False)),
@@ -33,4 +33,4 @@ def run(budget: Budget) -> Outcome:
 
 def judge(numbers: dict[str, Any]) -> str:
     normal = abs(numbers["mean"]) < 1e-12 and abs(numbers["variance"] - 1) < 1e-12
-    return HOLDS if matches_rounded(numbers["said"], numbers["found"], 2) and normal else FAILS
+    return HOLDS if matches_rounded(numbers["note"], numbers["found"], 2) and normal else FAILS

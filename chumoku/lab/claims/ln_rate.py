@@ -96,9 +96,9 @@ def finite(value: float) -> float | None:
 
 def agrees(numbers: dict[str, Any], case: str) -> bool:
     return all(
-        said is None or said == found
+        note is None or note == found
         for norm, row in STATED.items()
-        for said, found in zip(row, numbers["state"][f"{case}, {norm}"], strict=True)
+        for note, found in zip(row, numbers["state"][f"{case}, {norm}"], strict=True)
     )
 
 

@@ -22,7 +22,7 @@ NOTE_VALUES = (
 def run(budget: Budget) -> Outcome:
     first = sinusoidal(torch.arange(1), 512, dtype=torch.float64)[0, :2].tolist()
     table = sinusoidal(torch.arange(4), 4, dtype=torch.float64)
-    numbers: dict[str, Any] = {"first_two": first, "said": list(NOTE_VALUES), "table": table.flatten().tolist()}
+    numbers: dict[str, Any] = {"first_two": first, "note": list(NOTE_VALUES), "table": table.flatten().tolist()}
     return Outcome(
         judge(numbers),
         numbers,
@@ -35,7 +35,7 @@ def run(budget: Budget) -> Outcome:
 
 def judge(numbers: dict[str, Any]) -> str:
     return (
-        HOLDS if matches_rounded(numbers["said"], numbers["table"], 2) and numbers["first_two"] == [0.0, 1.0] else FAILS
+        HOLDS if matches_rounded(numbers["note"], numbers["table"], 2) and numbers["first_two"] == [0.0, 1.0] else FAILS
     )
 
 

@@ -36,7 +36,7 @@ def compare_modes(translator: Translator) -> dict[str, Any]:
     free = [best.tokens for best in translator.translate(source)]
     right = [words == row[row > END].tolist() for words, row in zip(free, targets, strict=True)]
     return {
-        "fed_is_said_moved": moved and bool((inputs[:, 0] == BEGIN).all()),
+        "fed_is_output_shifted": moved and bool((inputs[:, 0] == BEGIN).all()),
         "one_pass_repeats": count_repeated(translator, source, free),
         "sentences": len(free),
         "taught_words_right": (taught == targets)[real].float().mean().item(),
@@ -49,8 +49,8 @@ def compare_modes(translator: Translator) -> dict[str, Any]:
 def count_repeated(translator: Translator, source: Tensor, free: list[list[int]]) -> int:
     """Number of sentences for which one pass over the generated words predicts each of them again."""
     inputs, targets = shift_right(free)
-    said = translator.model(source, inputs, source_mask=source != PAD).logits.argmax(-1)
-    return int(((said == targets) | (targets <= END)).all(1).sum())
+    predicted = translator.model(source, inputs, source_mask=source != PAD).logits.argmax(-1)
+    return int(((predicted == targets) | (targets <= END)).all(1).sum())
 
 
 def select_examples(
@@ -62,12 +62,12 @@ def select_examples(
     for number in sorted((good[: SHOWN - min(2, len(bad))] + bad[:2])[:SHOWN]):
         one = translator.data.test[number]
         length = len(split_english(one.target))
-        said = [names.units[token] for token in taught[number, :length].tolist()]
+        words = [names.units[token] for token in taught[number, :length].tolist()]
         found.append(
             {
                 "source": one.source,
                 "right": one.target,
-                "taught": join_words(said),
+                "taught": join_words(words),
                 "free": join_words(names.decode(free[number])),
             }
         )
@@ -75,7 +75,7 @@ def select_examples(
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    exact = all(one["fed_is_said_moved"] and one["one_pass_repeats"] == one["sentences"] for one in numbers["runs"])
+    exact = all(one["fed_is_output_shifted"] and one["one_pass_repeats"] == one["sentences"] for one in numbers["runs"])
     return HOLDS if exact else FAILS
 
 

@@ -28,7 +28,7 @@ def run(budget: Budget) -> Outcome:
     found = [torch.tensor(x, dtype=torch.float64).softmax(0) for x in INPUTS]
     slopes = [float((s.diag() - torch.outer(s, s)).norm()) for s in found]
     numbers: dict[str, Any] = {
-        "said": [list(s) for s in NOTE_VALUES],
+        "note": [list(s) for s in NOTE_VALUES],
         "found": [s.tolist() for s in found],
         "gradient_norms": slopes,
     }
@@ -56,7 +56,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    right = [matches_rounded(said, found, 2) for said, found in zip(numbers["said"], numbers["found"], strict=True)]
+    right = [matches_rounded(note, found, 2) for note, found in zip(numbers["note"], numbers["found"], strict=True)]
     ordered = numbers["gradient_norms"][0] < numbers["gradient_norms"][1]
     if all(right) and ordered:
         return HOLDS
@@ -65,8 +65,8 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     axes = make_panels(figure, 2, height=3.0)
-    for axis, x, said, found in zip(axes, INPUTS, outcome.numbers["said"], outcome.numbers["found"], strict=True):
+    for axis, x, note, found in zip(axes, INPUTS, outcome.numbers["note"], outcome.numbers["found"], strict=True):
         plot_bars(
-            axis, [f"{v:g}" for v in x], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}"
+            axis, [f"{v:g}" for v in x], {"note ノート": note, "true 正": found}, colors=(RED, BLUE), form="{:.2f}"
         )
         axis.set(title=f"softmax[{', '.join(f'{v:g}' for v in x)}]", ylim=(0, 1.05))

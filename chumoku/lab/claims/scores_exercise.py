@@ -17,7 +17,7 @@ def run(budget: Budget) -> Outcome:
     key = torch.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
     scores, weights = compute_attention_weights(query, key)
     numbers: dict[str, Any] = {
-        "said": list(NOTE_VALUES),
+        "note": list(NOTE_VALUES),
         "scores": scores.flatten().tolist(),
         "weights": weights.flatten().tolist(),
     }
@@ -32,4 +32,4 @@ def run(budget: Budget) -> Outcome:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    return HOLDS if matches_rounded(numbers["said"], numbers["scores"], 3) else FAILS
+    return HOLDS if matches_rounded(numbers["note"], numbers["scores"], 3) else FAILS

@@ -57,9 +57,9 @@ def attention_maps(translator: Translator) -> dict[str, Any]:
     with record(translator.model, *patterns) as tape:
         translator.model(source, torch.tensor([[BEGIN, *best.tokens]]))
     own, cross = (tape[pattern][0].mean(0).tolist() for pattern in patterns)
-    said = translator.data.target.decode(best.tokens)
+    output = translator.data.target.decode(best.tokens)
     units = translator.data.source.decode(source[0].tolist())
-    return {"fed": ["(begin)", *said], "said": [*said, "(end)"], "units": units, "self": own, "cross": cross}
+    return {"fed": ["(begin)", *output], "output": [*output, "(end)"], "units": units, "self": own, "cross": cross}
 
 
 def judge(numbers: dict[str, Any]) -> str:
@@ -79,7 +79,7 @@ def run(budget: Budget) -> Outcome:
     }
     exact = sum(sum(one.values()) for one in comparisons)
     total = sum(len(one) for one in comparisons)
-    rows, columns = len(shown["said"]), len(shown["units"])
+    rows, columns = len(shown["output"]), len(shown["units"])
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
@@ -97,8 +97,8 @@ def run(budget: Budget) -> Outcome:
 def draw(outcome: Outcome, figure: Figure) -> None:
     shown = outcome.numbers["maps_seed_0"]
     left, right = make_panels(figure, 2, height=4.4, width=9.2)
-    plot_heatmap(left, shown["self"], rows=shown["said"], columns=shown["fed"], low=0, high=1)
-    plot_heatmap(right, shown["cross"], rows=shown["said"], columns=shown["units"], low=0, high=1)
+    plot_heatmap(left, shown["self"], rows=shown["output"], columns=shown["fed"], low=0, high=1)
+    plot_heatmap(right, shown["cross"], rows=shown["output"], columns=shown["units"], low=0, high=1)
     left.tick_params(axis="x", labelrotation=60)
     left.set_title("self  自己アテンション", fontsize=9)
     right.set_title("cross  交差アテンション", fontsize=9)

@@ -46,7 +46,7 @@ def run(budget: Budget) -> Outcome:
         walk = {"tokens": [2, 4], **{address: list(tensor.shape) for address, tensor in tape.items()}}
     walk[VIEWED] = transposed.shapes[0]  # the first transpose is that of the first block's queries
     numbers: dict[str, Any] = {
-        "said": NOTE_VALUES,
+        "note": NOTE_VALUES,
         "walk": walk,
         "layers": layers,
         "addresses": len(tape),
@@ -67,7 +67,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    return HOLDS if all(numbers["walk"].get(name) == shape for name, shape in numbers["said"].items()) else FAILS
+    return HOLDS if all(numbers["walk"].get(name) == shape for name, shape in numbers["note"].items()) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
@@ -78,7 +78,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1, width=6.8, height=0.27 * len(names) + 0.3)[0]
     axis.axis("off")
     for row, name in enumerate(names):
-        stated = name in outcome.numbers["said"]
+        stated = name in outcome.numbers["note"]
         axis.text(0.0, -row, name, fontsize=9, color=BLUE if stated else INK)
         axis.text(0.66, -row, " × ".join(str(n) for n in walk[name]), fontsize=9, color=BLUE if stated else GRAY)
     axis.set(xlim=(-0.02, 1), ylim=(-len(names) + 0.3, 0.9))

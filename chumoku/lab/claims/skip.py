@@ -47,16 +47,16 @@ def run(budget: Budget) -> Outcome:
                 "reached": [first_step_at_goal(one) for one in runs],
             }
     at = {key: [one or math.inf for one in numbers[key]["reached"]] for key in numbers if "_" in key}
-    said = {key: format_seeds(values, "{:.0f}").replace("inf", "∞") for key, values in at.items()}
+    step = {key: format_seeds(values, "{:.0f}").replace("inf", "∞") for key, values in at.items()}
     return Outcome(
         judge(numbers),
         numbers,
         Words(
-            f"The identity reaches an error of {GOAL} after {said['identity_skip']} steps with a skip connection and "
-            f"{said['identity_plain']} without; a random rotation after {said['rotation_skip']} and "
-            f"{said['rotation_plain']}.",
-            f"恒等写像は、スキップ接続ありでは {said['identity_skip']} ステップ、なしでは {said['identity_plain']} ステ"
-            f"ップで誤差 {GOAL} に達します。ランダムな回転では {said['rotation_skip']} と {said['rotation_plain']} で"
+            f"The identity reaches an error of {GOAL} after {step['identity_skip']} steps with a skip connection and "
+            f"{step['identity_plain']} without; a random rotation after {step['rotation_skip']} and "
+            f"{step['rotation_plain']}.",
+            f"恒等写像は、スキップ接続ありでは {step['identity_skip']} ステップ、なしでは {step['identity_plain']} ステ"
+            f"ップで誤差 {GOAL} に達します。ランダムな回転では {step['rotation_skip']} と {step['rotation_plain']} で"
             "す。",
         ),
         when=Words("In some seeds only.", "一部のシードでのみ成り立ちます。"),

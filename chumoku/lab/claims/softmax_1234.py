@@ -18,7 +18,7 @@ def run(budget: Budget) -> Outcome:
     gap = max(abs(a - b) for a, b in zip(by_formula, found, strict=True))
     total = sum(math.exp(x) for x in (1, 2, 3, 4))
     numbers: dict[str, Any] = {
-        "said": list(NOTE_VALUES),
+        "note": list(NOTE_VALUES),
         "found": found,
         "sum": sum(found),
         "gap": gap,
@@ -36,4 +36,4 @@ def run(budget: Budget) -> Outcome:
 
 def judge(numbers: dict[str, Any]) -> str:
     sums_to_one = abs(numbers["sum"] - 1) < 1e-12 and numbers["gap"] < 1e-12
-    return HOLDS if matches_rounded(numbers["said"], numbers["found"], 3) and sums_to_one else FAILS
+    return HOLDS if matches_rounded(numbers["note"], numbers["found"], 3) and sums_to_one else FAILS

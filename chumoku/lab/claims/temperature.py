@@ -30,7 +30,7 @@ def run(budget: Budget) -> Outcome:
     found = {t: apply_temperature(x, temperature=t).softmax(-1) for t in NOTE_VALUES}
     numbers: dict[str, Any] = {
         "temperatures": list(NOTE_VALUES),
-        "said": [list(s) for s in NOTE_VALUES.values()],
+        "note": [list(s) for s in NOTE_VALUES.values()],
         "found": [s.tolist() for s in found.values()],
         "entropies": [float(-(s * s.log()).sum()) for s in found.values()],
     }
@@ -54,7 +54,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    right = [matches_rounded(said, found, 2) for said, found in zip(numbers["said"], numbers["found"], strict=True)]
+    right = [matches_rounded(note, found, 2) for note, found in zip(numbers["note"], numbers["found"], strict=True)]
     grows = numbers["entropies"] == sorted(numbers["entropies"])
     if all(right) and grows:
         return HOLDS
@@ -63,8 +63,8 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     n = outcome.numbers
-    for axis, t, said, found in zip(
-        make_panels(figure, 3, height=2.9, width=8.6), n["temperatures"], n["said"], n["found"], strict=True
+    for axis, t, note, found in zip(
+        make_panels(figure, 3, height=2.9, width=8.6), n["temperatures"], n["note"], n["found"], strict=True
     ):
-        plot_bars(axis, ["1", "2", "3"], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}")
+        plot_bars(axis, ["1", "2", "3"], {"note ノート": note, "true 正": found}, colors=(RED, BLUE), form="{:.2f}")
         axis.set(title=f"T = {t:g}", ylim=(0, 1.0))

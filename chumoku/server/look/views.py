@@ -54,7 +54,7 @@ def look(
     )
     data = page.to_json(snapshot)
     data["maps"] = [one for one in data["maps"] if request.maps is None or one["key"] in request.maps]
-    names = {"model": request.model, "text": request.text, "said": generated_text(pipeline.tokenizer, prompt)}
+    names = {"model": request.model, "text": request.text, "output": generated_text(pipeline.tokenizer, prompt)}
     return {**names, "notices": notices, **data}
 
 
@@ -165,7 +165,7 @@ def ablate(
     return {
         **{
             name: {
-                "said": generated_text(pipeline.tokenizer, one),
+                "output": generated_text(pipeline.tokenizer, one),
                 "candidates": _describe_candidates(output[0, places[0]], prompt) if has_logits else [],
             }
             for name, output, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))

@@ -52,7 +52,7 @@ def check_limits(body: schemas.GenerationOptions, limits: Limits, *, logprobs: t
     fields = {
         "n": (body.n or 1, limits.n),
         "max_tokens": (body.max_tokens or 1, limits.new),
-        "least": (body.least or 0, limits.new),
+        "min_tokens": (body.min_tokens or 0, limits.new),
         "stop": (len(stops), limits.stops),
         logprobs[0]: (logprobs[1] or 0, limits.logprobs),
     }
@@ -73,12 +73,11 @@ def require_decoder(served: ServedModel) -> DecoderModel:
 
 def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
     model, tokenizer = require_decoder(served), served.pipeline.tokenizer
-    new, least = body.max_tokens or COMPLETION_TOKENS, body.least or 0
     requests, tokens = [], 0
     options: dict[str, Any] = {
         "tokenizer": tokenizer,
-        "max_new_tokens": new,
-        "min_new_tokens": least,
+        "max_new_tokens": body.max_tokens or COMPLETION_TOKENS,
+        "min_new_tokens": body.min_tokens or 0,
         "sampling": sampling_of(body),
     }
     for number, prompt in enumerate(schemas.as_list(body.prompt)):
@@ -105,7 +104,7 @@ def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
         sampling=sampling_of(body),
         context=served.capacity,
     )
-    one = replace(turn.request, min_new_tokens=body.least or 0)
+    one = replace(turn.request, min_new_tokens=body.min_tokens or 0)
     check_fits(served, one)
     requests = repeat_request(one, body.n or 1, first=0, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
     stop = [*turn.stop, *stop_strings(body)]

@@ -56,7 +56,7 @@ class GenerationOptions(ModelRequest):
     top_k: Count | None = None
     min_p: Annotated[float, Field(gt=0, le=1)] | None = None
     repetition: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    least: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=64, fail_fast=True)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None

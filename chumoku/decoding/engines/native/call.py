@@ -22,7 +22,7 @@ from chumoku.decoding.engines.native.pack import Batch, Packed, Packing
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
-from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, is_quantized
 
 CHUNK = 1 << 22  # bytes that one thread hashes at a time
 
@@ -34,9 +34,8 @@ class Weights:
         lanes = _library().lanes()
         self.decoder = Packed(model.decoder, model.config, model.head, lanes=lanes)
         # For the encoder's many tokens PyTorch is faster, except with quantized matrices.
-        quantized = any(isinstance(module, QuantizedLinear) for module in model.modules())
         self.encoder: Packed | None = None
-        if quantized and isinstance(model, EncoderDecoderModel):
+        if isinstance(model, EncoderDecoderModel) and is_quantized(model):
             self.encoder = Packed(model.encoder, model.config, None, lanes=lanes)
         self._thread: threading.Thread | None = None
 

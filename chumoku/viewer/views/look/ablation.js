@@ -128,18 +128,18 @@ export class Ablation {
 
   drawUnchanged() {
     this.result = null;
-    const text = el("p", { class: "said" }, this.current.look.said || "—");
+    const text = el("p", { class: "output" }, this.current.look.output || "—");
     this.answer.replaceChildren(text, el("p", { class: "hint", t: "look_off_wait" }));
   }
 
   drawResult() {
     const { measure, change, before, after, places } = this.result;
-    const column = (key, { said, candidates }) =>
+    const column = (key, { output, candidates }) =>
       el(
         "div",
         { class: "off-side" },
         el("h3", { t: key }),
-        el("p", { class: "said" }, said || "—"),
+        el("p", { class: "output" }, output || "—"),
         candidates.length ? bars(candidates.map(candidateBar)) : null,
       );
     const bits = measure === "bits";

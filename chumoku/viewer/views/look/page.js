@@ -38,9 +38,9 @@ function drawAbout() {
   const own = look.maps.filter(({ key }) => key === "encoder" || key === "decoder");
   const sizes = own.map(({ key, layers, heads: count }) => t("look_size", { part: t(`look_kind_${key}`), layers, heads: count }));
   const notices = look.notices.map((pair) => el("p", { class: "cut" }, pair[language() === "ja" ? 1 : 0]));
-  const said = look.said ? el("blockquote", { class: "said" }, `→ ${look.said}`) : null;
+  const output = look.output ? el("blockquote", { class: "output" }, `→ ${look.output}`) : null;
   const facts = el("p", { class: "hint" }, [look.model, t(`look_kind_${look.kind}`), ...sizes].join(" · "));
-  about.replaceChildren(facts, el("blockquote", {}, look.text), said ?? "", ...notices);
+  about.replaceChildren(facts, el("blockquote", {}, look.text), output ?? "", ...notices);
 }
 
 function draw() {

@@ -4,17 +4,28 @@
 //   rotary       the angle of plane d at position i:  i / base^{2d/D}
 //   learned      before training: normally distributed numbers
 //   relative     the same, one row per distance; q · r_{i−j} / √D is added to the score of i and j, with i − j clipped
+//   alibi        −m_h |i−j| is added to the score of i and j in head h;  m_h = 2^{−8(h+1)/H} for H heads
 //   none         zeros
 //   softmax      p_j = exp(s_j / τ) / Σ exp(s_k / τ)
 
-/** → { values, rows, columns }: one row per position, or for relative positions one per distance, −clip … clip. */
+/** → { values, rows, columns }: one row per position; for relative positions and ALiBi one per distance, −clip … clip and 0 … length − 1. */
 export const KINDS = {
   sinusoidal: ({ length, width, base }) => table(length, width, (i, d) => wave(d % 2)(i / base ** ((d - (d % 2)) / width))),
   rotary: ({ length, width, base }) => table(length, width / 2, (i, d) => Math.cos(i / base ** ((2 * d) / width))),
   learned: ({ length, width }) => table(length, width, normal(7)),
   relative: ({ width, clip }) => table(2 * clip + 1, width, normal(7)),
+  alibi: ({ length, heads }) => {
+    const slope = slopes(heads);
+    return table(length, heads, (distance, head) => -slope[head] * distance);
+  },
   none: ({ length, width }) => table(length, width, () => 0),
 };
+
+/** The slopes m_h of ALiBi; if the number of heads is no power of 2, those of the next lower one, then every second one of the next higher. */
+function slopes(heads) {
+  const lower = 2 ** Math.floor(Math.log2(heads));
+  return Array.from({ length: heads }, (_, h) => 2 ** ((-8 * (h < lower ? h + 1 : h - lower + 0.5)) / lower));
+}
 
 const wave = (odd) => (odd ? Math.cos : Math.sin);
 
@@ -27,9 +38,14 @@ function table(rows, columns, number) {
 /** A random query, for relative positions. */
 export const query = (width) => Array.from({ length: width }, normal(5));
 
-/** PEᵢ · PEⱼ for all pairs; for rotary Σ cos((i − j) θ_d), the product of a query and a key of ones, rotated to i and j. */
+/** PEᵢ · PEⱼ for all pairs; for rotary Σ cos((i − j) θ_d), the product of a query and a key of ones, rotated to i and j.
+ *  For relative positions and ALiBi, the number added to the score of i and j; for ALiBi in the head `column`. */
 export function products(kind, sizes) {
   const { length, width, base } = sizes;
+  if (kind === "alibi") {
+    const slope = slopes(sizes.heads)[sizes.column];
+    return table(length, length, (i, j) => -slope * Math.abs(i - j));
+  }
   if (kind === "rotary") {
     const angles = Array.from({ length: width / 2 }, (_, d) => base ** ((-2 * d) / width));
     const by = Float64Array.from({ length }, (_, gap) => angles.reduce((sum, angle) => sum + Math.cos(gap * angle), 0) / angles.length);

@@ -1,0 +1,45 @@
+"""The keyword arguments of the methods that decode: unknown ones are refused, with a suggestion."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from chumoku.decoding.sampling import SamplingOptions
+from chumoku.errors import UnknownArgumentError, did_you_mean
+
+OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has is suggested
+    "new": ("max_new_tokens", "limit"),
+    "max_tokens": ("max_new_tokens", "limit"),
+    "max_length": ("max_new_tokens", "limit"),
+    "max_new_tokens": ("limit",),
+    "limit": ("max_new_tokens",),
+    "least": ("min_new_tokens",),
+    "min_length": ("min_new_tokens",),
+    "min_tokens": ("min_new_tokens",),
+    "repetition": ("repetition_penalty",),
+    "presence": ("presence_penalty",),
+    "logit_bias": ("bias",),
+    "num_beams": ("beam",),
+    "language": ("into",),
+    "target_language": ("into",),
+    "batch_size": ("batch_tokens",),
+}
+
+
+def sampling_options(method: Callable[..., Any], arguments: Mapping[str, Any]) -> SamplingOptions:
+    """The sampling options among the arguments of a method; refuses its unknown keyword arguments."""
+    check_arguments(method, arguments["unknown"])
+    names = [name for name in SamplingOptions.__dataclass_fields__ if name in arguments]
+    return SamplingOptions(**{name: arguments[name] for name in names if name != "bias" or arguments[name]})
+
+
+def check_arguments(method: Callable[..., Any], unknown: Iterable[str]) -> None:
+    """Refuse keyword arguments that a method does not have, and suggest the right one."""
+    parameters = inspect.signature(method).parameters.values()
+    allowed = sorted(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+    for name in unknown:
+        right = next((other for other in OTHER_NAMES.get(name, ()) if other in allowed), name)
+        hint = did_you_mean(right, allowed, f"It has {', '.join(allowed)}.")
+        raise UnknownArgumentError(f"{method.__name__}() has no argument '{name}'. {hint}")
