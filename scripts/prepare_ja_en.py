@@ -1,6 +1,6 @@
 """Split Japanese–English tables into training, validation and test files for recipes/ja-en.toml and en-ja.toml.
 
-    python recipes/prepare_ja_en.py FOLDER data/ja-en
+    python scripts/prepare_ja_en.py FOLDER data/ja-en
 
 FOLDER has everyday.tsv.gz, prose.tsv.gz and dictionary.tsv.gz with the columns Japanese, English, source. Similar pairs
 form groups (chumoku.data.near_duplicates, over all tables), and a hash of a group decides whether it is held out. Of a
