@@ -392,7 +392,7 @@ def test_one_text_in_one_text_out(decoder: Pipeline) -> None:
 )
 def test_unknown_arguments_are_named(decoder: Pipeline, name: str, suggestion: str) -> None:
     for method in (decoder.generate, decoder.stream, *([] if name == "least" else [decoder.chat])):
-        with pytest.raises(UsageError, match=rf"has no argument '{name}'; {suggestion}") as caught:
+        with pytest.raises(UsageError, match=rf"has no argument '{name}'. {suggestion}") as caught:
             method("one", **{name: 3})
         assert isinstance(caught.value, TypeError)
 
