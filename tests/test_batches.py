@@ -191,7 +191,9 @@ def test_invalid_batch_index_is_refused(all_batches: dict[str, Batches], kind: s
 
 def test_epochs_and_seeds_change_batches_and_masks(all_batches: dict[str, Batches]) -> None:
     for kind in KINDS:
-        assert all_batches[kind].samples(0, 0).tolist() != all_batches[kind].samples(1, 0).tolist(), kind
+        batches = all_batches[kind]
+        epochs = [[batches.samples(epoch, index).tolist() for index in range(len(batches))] for epoch in (0, 1)]
+        assert epochs[0] != epochs[1], kind
     masked = all_batches["masked"]
     same_sample = int(masked.samples(0, 0)[0])
     row = masked.windows._window(same_sample)[:-1]

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from chumoku.data.order import Indices, Permutation, generator
@@ -185,6 +186,7 @@ class PairBatches:
                 f"The longest pair has {longest} tokens, but a batch may have {tokens}. Allow more tokens per batch, "
                 "or drop long pairs when preparing."
             )
+        self._ranks = self._rank_lengths()
         self._starts = self._plan_batches()
 
     def __len__(self) -> int:
@@ -223,21 +225,24 @@ class PairBatches:
     def _order(self, epoch: int) -> Indices:
         """All pairs sorted by source length, then target length; ties in random order, so batches change by epoch."""
         if getattr(self, "_cached_order", (None, None))[0] != epoch:
-            tie_breaker = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
-            self._cached_order = (epoch, np.lexsort((tie_breaker, *self._keys())))
+            shuffled = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
+            self._cached_order = (epoch, shuffled[np.argsort(self._ranks[shuffled], kind="stable")])
         return self._cached_order[1]
 
-    def _keys(self) -> tuple[Indices, Indices]:
-        # Target lengths alternately rise and fall from one source length to the next, so that neighbors stay similar.
+    def _rank_lengths(self) -> NDArray[np.unsignedinteger]:
+        """The place of each pair's lengths in that order; in 16 bits if possible, which sort ten times faster."""
         source, target = self._source_lengths, self._target_lengths
-        return np.where(source % 2 == 0, target, -target), source
+        # Target lengths alternately rise and fall from one source length to the next, so that neighbors stay similar.
+        signed = np.where(source % 2 == 0, target, -target)
+        _, ranks = np.unique(source * (2 * target.max() + 1) + signed + target.max(), return_inverse=True)
+        return ranks.astype(np.min_scalar_type(ranks.max()))
 
     def _plan_batches(self) -> Indices:
         """Where batches start in that order. The sequence of lengths is the same every epoch, so the starts are too.
 
         A batch that is at least half full ends where the source length changes.
         """
-        order = np.lexsort(self._keys())
+        order = np.argsort(self._ranks, kind="stable")
         sources = self._source_lengths[order]
         sizes = np.maximum(sources, self._target_lengths[order])
         starts = [0]
