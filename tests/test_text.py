@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import unicodedata
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from chumoku import text as chumoku_text
 from chumoku.errors import MissingExtraError, UsageError
 from chumoku.text import KINDS, Tokenizer, japanese, load, train
-from chumoku.text.sample_texts import subsample
+from chumoku.text.sample_texts import sample_randomly, subsample
 from chumoku.text.training import Kind
 
 ENGLISH = ["The quick brown fox jumps over the lazy dog.", "Hello, world! 1234", "def f(x): return x + 1\n"] * 30
@@ -406,13 +407,15 @@ def test_missing_file_and_empty_folder_messages(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_subsample_is_evenly_spaced() -> None:
-    texts = [f"{number:04}" for number in range(1000)]
-    sample = subsample(texts, 1000)
-    assert sum(map(len, sample)) <= 1000
-    steps = {int(b) - int(a) for a, b in itertools.pairwise(sample)}
-    assert len(steps) == 1
-    assert subsample(texts, 10**6) == texts
+@pytest.mark.parametrize("sample", [subsample, sample_randomly])
+def test_samples_of_pairs_have_both_languages(sample: Callable[[list[str], int], list[str]]) -> None:
+    texts = [f"{'en' if number % 2 else 'ja'}{number:05}" for number in range(20011)]
+    for most in (70_000, 35_000, 17_500, 5_003):
+        chosen = sample(texts, most)
+        assert most / 2.2 < sum(map(len, chosen)) < 1.1 * most
+        assert 0.4 < sum(text.startswith("ja") for text in chosen) / len(chosen) < 0.6
+        assert chosen == sorted(chosen, key=texts.index)
+    assert sample(texts, 10**6) == texts
 
 
 def test_text_package_does_not_import_torch() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,15 @@ def _encode(
         step = f"tokenizing the {side} side ({path.name})"
         with RaggedArrayWriter(path.with_name(f"{path.name}-{side}"), dtype_for(tokenizer.size)) as writer:
             for direction, language in enumerate(into):
-                place = Pair._fields.index(side) if direction == 0 else 1 - Pair._fields.index(side)
+                place = Pair._fields.index(side) ^ direction
+                tag = language if side == "source" else None
                 for start in range(0, len(pairs), BATCH):
                     progress(step, direction * len(pairs) + start, len(into) * len(pairs), "pairs")
-                    texts = [pair[place] for pair in pairs[start : start + BATCH]]
-                    for ids in tokenizer.encode_batch(texts, language=language if side == "source" else None):
-                        writer.add(ids)
+                    texts = groupby(pair[place] for pair in pairs[start : start + BATCH])  # copies are neighbors
+                    counted = [(text, len(list(copies))) for text, copies in texts]
+                    encoded = tokenizer.encode_batch([text for text, _ in counted], language=tag)
+                    for ids, (_, times) in zip(encoded, counted, strict=True):
+                        for _ in range(times):
+                            writer.add(ids)
             entries[side] = writer.close()
     return entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from random import Random
 
 from chumoku.text.byte_chars import fix_surrogates
 
@@ -10,24 +11,29 @@ MAX_TEXT_LENGTH = 1 << 14
 
 
 def subsample(texts: Iterable[str], max_characters: int) -> list[str]:
-    """All texts, or every 2nd, 4th, 8th … text if they have more than `max_characters` together. Reads texts once."""
-    chosen: list[str] = []
-    characters, step = 0, 1
-    for number, text in enumerate(texts):
-        if number % step:
+    """All texts, or a random half, quarter … of them if they have more than `max_characters` together. Reads them once.
+
+    The choice is random, and the same every time: every second text of pairs would be one language only.
+    """
+    random, share, characters = Random(0), 1.0, 0
+    chosen: list[tuple[float, str]] = []
+    for text in texts:
+        draw = random.random()
+        if draw >= share:
             continue
-        chosen.append(text)
+        chosen.append((draw, text))
         characters += len(text)
         if characters > max_characters:
-            chosen, step = chosen[::2], 2 * step
-            characters = sum(map(len, chosen))
-    return chosen
+            share /= 2
+            chosen = [(draw, text) for draw, text in chosen if draw < share]
+            characters = sum(len(text) for _, text in chosen)
+    return [text for _, text in chosen]
 
 
-def sample_evenly(texts: list[str], max_characters: int) -> list[str]:
-    """All texts, or evenly spaced ones that have about `max_characters` together."""
-    share = min(1.0, max_characters / max(1, sum(map(len, texts))))
-    return [text for number, text in enumerate(texts) if int((number + 1) * share) > int(number * share)]
+def sample_randomly(texts: list[str], max_characters: int) -> list[str]:
+    """All texts, or random ones (the same every time) that have about `max_characters` together."""
+    random, share = Random(0), max_characters / max(1, sum(map(len, texts)))
+    return [text for text in texts if random.random() < share]
 
 
 def split_long_texts(texts: Iterable[str]) -> Iterator[str]:

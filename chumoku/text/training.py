@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from chumoku.errors import UsageError
 from chumoku.text import japanese
 from chumoku.text.progress import Progress, silent, track
-from chumoku.text.sample_texts import sample_evenly, split_long_texts, subsample
+from chumoku.text.sample_texts import sample_randomly, split_long_texts, subsample
 from chumoku.text.special_tokens import UNKNOWN, special_tokens
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.text.training_process import train_in_child
@@ -86,7 +86,7 @@ def train(
         segmented = (japanese.segment(piece) for piece in sample)
         sample = list(track(segmented, progress, "splitting into words", unit="characters", size=len))
     if kind == "unigram":
-        sample = sample_evenly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
+        sample = sample_randomly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
     settings = {"vocabulary": vocabulary, "specials": specials, "normalize": normalize, "segment": segment}
     settings["split_digits"] = split_digits
     backend = _train_backend(kind, sample, settings, progress)
