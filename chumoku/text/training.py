@@ -53,6 +53,7 @@ def train(
     normalize: bool | None = None,
     segment: bool | None = None,
     split_digits: bool = False,
+    split_scripts: bool = False,
     languages: Iterable[str] = (),
     multiple: int = 1,
     progress: Progress = silent,
@@ -61,7 +62,8 @@ def train(
 
     normalize   apply NFKC (full-width and half-width forms become equal); default: all kinds but byte and bpe
     segment     split Japanese into words first; default: the kind word on Japanese text
-    split_digits   each digit is a token of its own, so that a model can copy any number
+    split_digits    each digit is a token of its own, so that a model can copy any number
+    split_scripts   no token reaches over the start of a kanji or katakana word, over を or over Japanese punctuation
     languages   codes such as "ja" that get a token (<2ja>)
     multiple    pad the vocabulary with unused tokens to a multiple of this
 
@@ -88,7 +90,7 @@ def train(
     if kind == "unigram":
         sample = sample_randomly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
     settings = {"vocabulary": vocabulary, "specials": specials, "normalize": normalize, "segment": segment}
-    settings["split_digits"] = split_digits
+    settings["splits"] = [*(["digits"] if split_digits else []), *(["scripts"] if split_scripts else [])]
     backend = _train_backend(kind, sample, settings, progress)
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     _pad_vocabulary(backend, multiple)
@@ -104,31 +106,31 @@ def _train_backend(kind: Kind, texts: list[str], settings: dict[str, Any], progr
 
 
 def _train_character(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, splits: list[str]
 ) -> tokenizers.Tokenizer:
     common = [char for char, _ in _count_characters(texts, normalize).most_common(max(0, vocabulary - len(specials)))]
     vocab = {token: number for number, token in enumerate(dict.fromkeys([*specials, *sorted(common)]))}
     # BPE without merges gives single characters.
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN))
-    return _set_steps(backend, normalize, [], decoders.Fuse(), segment, split_digits)
+    return _set_steps(backend, normalize, [], decoders.Fuse(), segment, splits)
 
 
 def _train_byte(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, splits: list[str]
 ) -> tokenizers.Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: number for number, token in enumerate([*specials, *alphabet])}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment, split_digits)
+    return _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment, splits)
 
 
 def _train_bpe(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, splits: list[str]
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
     pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment, split_digits)
+    _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment, splits)
     trainer = trainers.BpeTrainer(
         vocab_size=_check_vocabulary(vocabulary, 256 + len(specials), "bpe"),
         special_tokens=specials,
@@ -140,24 +142,22 @@ def _train_bpe(
 
 
 def _train_word(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, splits: list[str]
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    _set_steps(backend, normalize, _word_pretokenizers(), _restore_spaces(), segment, split_digits)
+    _set_steps(backend, normalize, _word_pretokenizers(), _restore_spaces(), segment, splits)
     trainer = trainers.WordLevelTrainer(vocab_size=vocabulary, special_tokens=specials, show_progress=False)
     backend.train_from_iterator(texts, trainer)
     return backend
 
 
 def _train_wordpiece(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, splits: list[str]
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     # Each kanji is a word of its own, as in BERT: without spaces, a clause would be one word that is too long to match.
     splitters = [*_word_pretokenizers(), pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated")]
-    _set_steps(
-        backend, normalize, splitters, _restore_spaces(decoders.Replace(Regex("^##"), "")), segment, split_digits
-    )
+    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.Replace(Regex("^##"), "")), segment, splits)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary,
         special_tokens=specials,
@@ -170,11 +170,11 @@ def _train_wordpiece(
 
 
 def _train_unigram(
-    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, split_digits: bool
+    texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool, splits: list[str]
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.Unigram())
     splitters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
-    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), segment, split_digits)
+    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), segment, splits)
     size = _check_vocabulary(vocabulary, 2 * len(BYTE_TOKENS) + len(specials), "unigram") - len(BYTE_TOKENS)
     trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub lacks seed_size
         vocab_size=size,
@@ -194,6 +194,13 @@ def _train_unigram(
     return backend
 
 
+SPLITTERS: dict[str, pre_tokenizers.PreTokenizer] = {
+    "digits": pre_tokenizers.Digits(individual_digits=True),
+    # A kanji or katakana word with the hiragana after it; を, which is always a particle; a punctuation mark.
+    "scripts": pre_tokenizers.Split(
+        Regex(r"[\p{Han}\p{Katakana}ー々〆]+(?:(?!を)\p{Hiragana})*|[を、。・，．！？「」『』（）]"), "isolated"
+    ),
+}
 TRAINERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
     "character": _train_character,
     "byte": _train_byte,
@@ -210,13 +217,12 @@ def _set_steps(
     splitters: Sequence[pre_tokenizers.PreTokenizer],
     decoder: decoders.Decoder,
     segment: bool,
-    split_digits: bool,
+    splits: list[str],
 ) -> tokenizers.Tokenizer:
     """Set the normalizer, the pre-tokenizers and the decoder of a backend."""
     if normalize:
         backend.normalizer = normalizers.NFKC()
-    if split_digits:
-        splitters = [pre_tokenizers.Digits(individual_digits=True), *splitters]
+    splitters = [*(SPLITTERS[name] for name in splits), *splitters]
     if segment:
         splitters = [pre_tokenizers.Split(japanese.SEPARATOR, "removed"), *splitters]
     if splitters:

@@ -205,6 +205,7 @@ def _load_or_train(
     kind = settings.target_kind if target and settings.target_kind else settings.kind
     vocabulary = settings.target_vocabulary if target and settings.target_vocabulary else settings.vocabulary
     options: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary, "split_digits": settings.split_digits}
+    options["split_scripts"] = settings.split_scripts
     if recipe.data.both_directions:
         options["languages"] = recipe.data.languages
     return prepare_tokenizer(

@@ -24,6 +24,17 @@ def count_labels(batch: dict[str, Tensor]) -> int:
     return int((batch["labels"] != IGNORE).sum())
 
 
+def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
+    """Cross-entropy summed over all tokens, in float32: logits [B, T, V], labels [B, T]."""
+    return F.cross_entropy(
+        logits.flatten(0, 1).float(),
+        labels.flatten(),
+        ignore_index=IGNORE,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+
+
 class Objective(nn.Module):
     """Batch → summed loss of a model. In eval mode, plain cross-entropy without smoothing and router losses."""
 
@@ -35,19 +46,14 @@ class Objective(nn.Module):
             raise UsageError(f"A label smoothing of {label_smoothing} is not possible; choose 0 or more, below 1.")
         self.model, self.label_smoothing = model, label_smoothing
         self.balance_loss, self.router_z_loss = balance_loss, router_z_loss
+        self.token_loss = token_loss
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         output = forward(self.model, batch)
         if output.logits is None:
             raise UsageError("This model outputs vectors, not logits, so it has no loss. Train with head = 'masked'.")
         labels = batch["labels"]
-        total = F.cross_entropy(
-            output.logits.flatten(0, 1).float(),
-            labels.flatten(),
-            ignore_index=IGNORE,
-            reduction="sum",
-            label_smoothing=self.label_smoothing if self.training else 0.0,
-        )
+        total = self.token_loss(output.logits, labels, self.label_smoothing if self.training else 0.0)
         if output.losses is not None:
             routers = self.balance_loss * output.losses.balance + self.router_z_loss * output.losses.z
             total = total + routers * (labels != IGNORE).sum()

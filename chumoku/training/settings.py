@@ -27,6 +27,7 @@ class TokenizerSettings(Settings):
     vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] = 8000
     pad_to_multiple: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # round the vocabulary size up to a multiple of this
     split_digits: bool = False  # each digit is a token of its own
+    split_scripts: bool = False  # no token reaches over the start of a kanji or katakana word
     target_file: str | None = None  # pairs: a separate tokenizer for the target language, opened …
     target_kind: Kind | None = None  # … or trained
     target_vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
