@@ -16,7 +16,7 @@ from chumoku.cli.demo import translate_with_attention
 from chumoku.decoding.batch import forbidden_tokens
 from chumoku.decoding.beam import search
 from chumoku.decoding.translate import begin_and_end, encode
-from chumoku.errors import LengthError
+from chumoku.errors import LengthError, UsageError
 from chumoku.inspect_prompt import question
 from chumoku.pipeline import Pipeline
 
@@ -89,8 +89,11 @@ def test_all_give_the_same_translation(ways: Ways, pipeline: Pipeline) -> None:
 
 
 def test_all_refuse_or_cut_the_same_texts(ways: Ways) -> None:
-    """A text fills the context of 61 together with its end token; `look` shows the part that fits."""
-    cut = ways.pop("look")
+    """A text fills the context of 61 together with its end token; `look` shows the part that fits, `evaluate` skips."""
+    cut, skip = ways.pop("look"), ways.pop("evaluate")
+    assert skip("a" * 60)
+    with pytest.raises(UsageError, match="are longer than the model's context, 61 tokens"):
+        skip("a" * 61)
     for way in ways.values():
         assert way("a" * 60)
         with pytest.raises(LengthError, match="has 62 tokens with the end token, and this model reads 61 at most"):

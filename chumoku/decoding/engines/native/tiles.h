@@ -1,0 +1,134 @@
+// Products of quantized weights with several rows, by AMX tiles. Results equal those of products.h to the last bit.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "groups.h"
+
+namespace {
+
+#if defined(__AMX_INT8__) && defined(__linux__)
+// AMX tiles multiply 16 rows by 16 outputs over 64 inputs at once. On Linux a process must request permission first.
+bool tiles_available() {
+    static const bool available = syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return available;
+}
+
+// Tiles 0 to 3 hold sums, 4 and 7 hold 32 inputs of TILE_TOKENS rows (high halves, then low halves), 5 and 6 weights.
+void tiles_begin() {
+    struct Form {
+        uint8_t palette = 1, start = 0, reserved[14] = {};
+        uint16_t columns[16] = {64, 64, 64, 64, 32, 64, 64, 32};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 8, 8, 16};
+    };
+    static const Form form;  // static: the compiler would optimize away one on the stack
+    _tile_loadconfig(&form);
+}
+
+// A tile of sums: the products of TILE_TOKENS rows' high halves, then of their low halves.
+typedef int32_t TileSums[2][TILE_TOKENS][LANES];
+
+// The weights of two blocks as tiles read them: bytes, scales and shifts of every group, for all rows. 4-bit weights are
+// unpacked, and for many rows 8-bit weights are copied to aligned addresses. A tile must not read what was just written:
+// it would wait until the writes have left the store buffer.
+template <bool FOUR> struct TileWeights {
+    std::vector<Bytes> bytes;
+    std::vector<Floats> scale, shift;
+    const uint8_t* from[2];
+    int groups;
+    bool copied;
+
+    void open(const Product& p, int block, int blocks, int count) {
+        groups = groups_of(p);
+        copied = FOUR || count > 2 * TILE_TOKENS;
+        bytes.resize(copied ? 16 * groups : 0);
+        scale.resize(2 * groups);
+        shift.resize(2 * groups);
+        for (int b = 0; b < 2; b++) {
+            from[b] = Group<FOUR>::of(p, block + (b < blocks ? b : 0));
+            for (int g = 0; g < groups; g++) {
+                const uint8_t* w = from[b] + size_t(g) * Group<FOUR>::SIZE;
+                ahead(w, Group<FOUR>::SIZE);
+                if (copied) Group<FOUR>::read(w, bytes.data() + 8 * (b * groups + g));
+                scale[b * groups + g] = Group<FOUR>::scale(w);
+                shift[b * groups + g] = Group<FOUR>::shift(w);
+            }
+        }
+    }
+    const void* q(int b, int g) const {
+        if (copied) return bytes.data() + 8 * (b * groups + g);
+        return from[b] + size_t(g) * Group<FOUR>::SIZE;
+    }
+};
+
+// The products of group g, with one of two sets of tiles, so that two groups can be in progress.
+template <bool FOUR> [[gnu::always_inline]] inline void multiply_group(
+    const TileWeights<FOUR>& w, int g, const int8_t* x, int stride, TileSums* dots) {
+    const void *one = w.q(0, g), *two = w.q(1, g);
+    const int8_t* inputs = x + g * GROUP;
+    if (g % 2) {
+        _tile_zero(2);
+        _tile_zero(3);
+        _tile_loadd(7, inputs, stride);
+        _tile_loadd(5, one, 64);
+        _tile_dpbsud(2, 7, 5);
+        _tile_loadd(6, two, 64);
+        _tile_dpbsud(3, 7, 6);
+        _tile_stored(2, dots[0], 64);
+        _tile_stored(3, dots[1], 64);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_loadd(4, inputs, stride);
+        _tile_loadd(5, one, 64);
+        _tile_dpbsud(0, 4, 5);
+        _tile_loadd(6, two, 64);
+        _tile_dpbsud(1, 4, 6);
+        _tile_stored(0, dots[0], 64);
+        _tile_stored(1, dots[1], 64);
+    }
+}
+
+// All rows times two blocks, TILE_TOKENS rows at a time, group by group: the tiles compute a group while the sums of the
+// group before are added.
+template <bool FOUR>
+void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int count, const Output& out) {
+    thread_local TileWeights<FOUR> w;
+    w.open(p, block, blocks, count);
+    alignas(64) TileSums dots[2][2];
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not see that tile loads read memory
+    for (int first = 0; first < count; first += TILE_TOKENS) {
+        const int8_t* x = in.high(first);
+        Floats sums[2][TILE_TOKENS] = {};
+        multiply_group(w, 0, x, in.stride, dots[0]);
+        for (int g = 0; g < w.groups; g++) {
+            if (g + 1 < w.groups) multiply_group(w, g + 1, x, in.stride, dots[(g + 1) % 2]);
+            const TileSums* found = dots[g % 2];
+            for (int b = 0; b < 2; b++) {
+                Floats scale = w.scale[b * w.groups + g], shift = w.shift[b * w.groups + g];
+#pragma GCC unroll 8
+                for (int r = 0; r < TILE_TOKENS; r++) {
+                    Ints both = load<Ints>(found[b][0][r]) * 256 + load<Ints>(found[b][1][r]);
+                    size_t place = size_t(first + r) * in.groups + g;
+                    sums[b][r] = Group<FOUR>::add(sums[b][r], both, scale, shift, in, place);
+                }
+            }
+        }
+        int rows = std::min(TILE_TOKENS, count - first);
+        for (int b = 0; b < blocks; b++)
+            for (int r = 0; r < rows; r++) out.write(p, block + b, first + r, sums[b][r]);
+    }
+}
+#else
+bool tiles_available() { return false; }
+void tiles_begin() {}
+template <bool> void multiply_tiles(const Product&, int, int, const Inputs&, int, const Output&) {}
+#endif
+
+}  // namespace
