@@ -73,6 +73,7 @@ class Pipeline(Bundle):
         limit: int | None = None,
         min_new_tokens: int = 0,
         into: str | None = None,
+        split: bool = True,
         batch_tokens: int = translate.BATCH_TOKENS,
         progress: Progress = silent,
         **unknown: Any,
@@ -83,6 +84,7 @@ class Pipeline(Bundle):
         length_penalty    above 0 favors long translations, below 0 short ones
         limit             most tokens of a translation; by default 2 × source + 20
         into              target language, for multilingual models
+        split             translate the sentences of a text one by one, and join their translations
         batch_tokens      most tokens of a batch: rows × longest × beam
         progress          called as progress(step, done, total, unit)
         """
@@ -99,6 +101,7 @@ class Pipeline(Bundle):
             limit=limit,
             min_new_tokens=min_new_tokens,
             batch_tokens=batch_tokens,
+            split=split,
             progress=progress,
         )
         return translations[0] if isinstance(text, str) else translations

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import chumoku
 from chumoku.data.batches import PairBatches, source_mask
 from chumoku.data.pairs import Cleaning
 from chumoku.data.prepared import Pairs, open_pairs, prepare_pairs
@@ -130,3 +131,28 @@ def test_training_does_without_the_attention_kernels_of_cudnn() -> None:
     with fast_kernels("bf16"):
         assert not torch._C._get_cudnn_sdp_enabled()
     assert torch._C._get_cudnn_sdp_enabled() == before
+
+
+def test_one_model_is_trained_for_both_directions(tmp_path: Path) -> None:
+    rows = [f"猫{number}匹\tcats {number}" for number in range(10, 211)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows), encoding="utf-8")
+    done = chumoku.train(
+        {
+            "model": {"preset": "tiny-encoder-decoder", "context": 64},
+            "tokenizer": {"kind": "unigram", "vocabulary": 600, "split_digits": True, "split_scripts": True},
+            "data": {
+                **PAIRS,
+                "files": [str(tmp_path / "pairs.tsv")],
+                "validation_files": [str(tmp_path / "pairs.tsv")],
+                "languages": ["ja", "en"],
+                "both_directions": True,
+                "weights": [2],
+            },
+            "train": {"out": str(tmp_path / "run"), "steps": 2, "batch_tokens": 512, "validate_every": 2, "samples": 1},
+            "optimizer": {"learning_rate": 1e-3},
+        }
+    )
+    pipeline = chumoku.load(done.last)
+    assert pipeline.tokenizer.roles.languages.keys() == {"ja", "en"}
+    assert isinstance(pipeline.translate("猫17匹", into="en", limit=5), str)
+    assert isinstance(pipeline.translate("cats 17", into="ja", limit=5), str)

@@ -19,6 +19,7 @@ from chumoku.decoding.translate import begin_and_end, encode
 from chumoku.errors import LengthError, UsageError
 from chumoku.inspect_prompt import question
 from chumoku.pipeline import Pipeline
+from chumoku.text.sentences import join_sentences
 
 TEXT = "猫と one"
 Ways = dict[str, Callable[[str], str]]
@@ -99,3 +100,36 @@ def test_all_refuse_or_cut_the_same_texts(ways: Ways) -> None:
         with pytest.raises(LengthError, match="has 62 tokens with the end token, and this model reads 61 at most"):
             way("a" * 61)
     assert cut("a" * 60) == cut("a" * 61)
+
+
+def test_sentences_of_a_text_are_translated_one_by_one(ways: Ways, pipeline: Pipeline) -> None:
+    """By the command, the server and `evaluate`; `look` and the demo show what the model does with one sequence."""
+    first, second = pipeline.translate(["猫と。", "one!"], beam=1)
+    for name in ("command", "server", "evaluate"):
+        assert ways[name]("猫と。 one!") == join_sentences([first, second], [" ", ""]), name
+        assert ways[name]("a" * 53 + "。" + "a" * 53), f"{name}: each sentence fits the context, the text does not"
+    assert pipeline.translate("猫と。 one!", beam=1, split=False) not in (first, ways["command"]("猫と。 one!"))
+
+
+def test_a_served_text_of_several_sentences_has_one_alignment(server: Serving, pipeline: Pipeline) -> None:
+    ask = {"model": "translator", "beam": 2, "n": 2, "max_tokens": 7, "alignment": True}
+    texts = ["猫と。\nOne! Two?", "猫と。", "One!", "Two?"]
+    together, *apart = server.post("/v1/translate", text=texts, **ask).json()["translations"]
+    assert together["source"] == [token for one in apart for token in one["source"]]
+    assert together["tree"] is None
+    for place, hypothesis in enumerate(together["hypotheses"]):
+        parts = [one["hypotheses"][place] for one in apart]
+        assert hypothesis["text"] == join_sentences([part["text"] for part in parts], ["\n", " ", ""])
+        assert hypothesis["score"] == pytest.approx(sum(part["score"] for part in parts))
+        assert [token["id"] for token in hypothesis["tokens"]] == [t["id"] for part in parts for t in part["tokens"]]
+        blocks = torch.block_diag(*(torch.tensor(part["alignment"]) for part in parts))
+        torch.testing.assert_close(torch.tensor(hypothesis["alignment"]), blocks, atol=1e-5, rtol=0)
+        assert len(hypothesis["candidates"]) == len(hypothesis["tokens"])
+    whole = server.post("/v1/translate", text=texts[0], split=False, **ask).json()["translations"][0]
+    ends = [sum(token["id"] == pipeline.tokenizer.roles.end for token in one["source"]) for one in (together, whole)]
+    assert ends == [3, 1]
+
+
+def test_a_served_text_has_a_limit_of_sentences(server: Serving) -> None:
+    answer = server.post("/v1/translate", model="translator", text="あ。" * 3001).json()
+    assert "The texts have 3001 sentences; the limit is" in answer["error"]["message"]

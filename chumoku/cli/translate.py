@@ -37,7 +37,7 @@ QUIET_SECONDS = 10.0  # between progress lines where there is no terminal
 def translate(
     model: Annotated[str, typer.Argument(help=f"A translation model such as runs/demo/last: {KNOWN}.")],
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Sentences; default: lines of standard input.")
+        list[str] | None, typer.Argument(metavar="TEXT", help="Texts; default: lines of standard input.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Translate the lines of this file (.gz too) …")] = None,
     out: Annotated[
@@ -49,12 +49,15 @@ def translate(
     ] = LENGTH_PENALTY,
     limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
     into: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
+    split: Annotated[
+        bool, typer.Option(help="Translate the sentences of a text one by one, and join their translations.")
+    ] = True,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Translate sentences, lines of standard input as they arrive, or, with --file and --out, a file of any length."""
+    """Translate texts, lines of standard input as they arrive, or, with --file and --out, a file of any length."""
     if (file is None) != (out is None) or (file is not None and texts):
         raise UsageError("To translate a file, give --file IN --out OUT and no other texts.")
     if not abs(length_penalty) <= LARGEST_PENALTY:
@@ -64,6 +67,7 @@ def translate(
     model = model_path(model)
     sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
+    options["split"] = split
     pipeline = open_pipeline(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def run(some: list[str]) -> list[str]:
@@ -85,7 +89,7 @@ def _translate_input(run: Translate, as_json: bool) -> None:
     from chumoku.decoding.translate_file import read_line_batches, translate_lines
 
     if sys.stdin.isatty():
-        typer.echo("One sentence per line; Ctrl-D ends.", err=True)
+        typer.echo("One text per line; Ctrl-D ends.", err=True)
     first = 0
     for lines in read_line_batches(sys.stdin.buffer, most=AT_ONCE):  # type: ignore[arg-type]
         show(lines, translate_lines(lines, run, first=first), as_json)

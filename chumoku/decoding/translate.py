@@ -1,8 +1,8 @@
 """Translation: text in, text out. Every command, the server and Python translate with `hypotheses`.
 
-text → (language) source tokens + end → beam search from begin → tokens → text
+text → sentences → (language) source tokens + end → beam search from begin → tokens → text
 
-    source    at most the model's context
+    source    a sentence of at most the model's context
     output    at most 2 × source + 20 tokens by default, and none of `forbidden_tokens`
 
 Sentences of similar length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the given order. For a
@@ -28,6 +28,7 @@ from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel, Model
 from chumoku.nn import masks
 from chumoku.text.progress import Progress, silent
+from chumoku.text.sentences import Sentence, join_sentences, split_sentences
 from chumoku.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 4096
@@ -47,17 +48,22 @@ def translate(
     limit: int | None = None,
     min_new_tokens: int = 0,
     batch_tokens: int = BATCH_TOKENS,
+    split: bool = True,
     engine: Engine | None = None,
     progress: Progress = silent,
 ) -> list[str]:
     """The most likely translation of each text.
 
+    split       translate the sentences of a text one by one, and join their translations
     into        target language, for multilingual models
     within      most tokens of a text; by default the model's context
     limit       most tokens of a translation; by default 2 × source + 20
     progress    called as progress(step, done, total, unit)
     """
-    sources = encode(model, texts, source_tokenizer, into=into, within=within)
+    parts = split_texts(texts, split=split)
+    numbers = [number for number, part in enumerate(parts) for _ in part]
+    sentences = [sentence.text for part in parts for sentence in part]
+    sources = encode(model, sentences, source_tokenizer, into=into, within=within, numbers=numbers)
     found = hypotheses(
         model,
         sources,
@@ -70,8 +76,15 @@ def translate(
         engine=engine,
         progress=progress,
     )
-    best = [row[0].tokens if row else [] for row in found]
-    return tokenizer.decode_batch(best)
+    outputs = iter(tokenizer.decode_batch([row[0].tokens if row else [] for row in found]))
+    return [join_sentences([next(outputs) for _ in part], [sentence.space for sentence in part]) for part in parts]
+
+
+def split_texts(texts: Sequence[str], *, split: bool = True) -> list[list[Sentence]]:
+    """The sentences of each text; with split=False, each text is one."""
+    if isinstance(texts, str):
+        raise UsageError("texts must be a list of sentences, not one text. Put it in a list.")
+    return [split_sentences(text) if split else [Sentence(text, "")] for text in texts]
 
 
 def hypotheses(
@@ -151,24 +164,28 @@ def encode(
     *,
     into: str | None = None,
     within: int | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """The source tokens of each text with the end token, as in training; a text without tokens stays empty."""
-    if isinstance(texts, str):
-        raise UsageError("texts must be a list of sentences, not one text. Put it in a list.")
+    """The source tokens of each sentence with the end token, as in training; one without tokens stays empty.
+
+    numbers     the text that each sentence belongs to, counted from 0, for messages; by default its own
+    """
     sources = _source_tokens(texts, tokenizer, into)
     most = longest(model, model.config.context if within is None else within)
-    for number, source in enumerate(sources):
+    for number, source in zip(numbers or range(len(sources)), sources, strict=True):
         if len(source) > most:
             raise LengthError(
-                f"Text {number + 1} has {len(source):,} tokens with the end token, and this model reads {most:,} at "
-                "most. Split it into sentences, or use a model with a larger context."
+                f"A sentence of text {number + 1} has {len(source):,} tokens with the end token, and this model reads "
+                f"{most:,} at most. Split it, or use a model with a larger context."
             )
     return sources
 
 
 def fits_context(model: Model, texts: Sequence[str], tokenizer: Tokenizer) -> list[bool]:
-    """Whether each text, with the end token, is not longer than the model's context."""
-    return [len(source) <= model.config.context for source in _source_tokens(texts, tokenizer, None)]
+    """Whether the sentences of each text, with the end token, are not longer than the model's context."""
+    parts = split_texts(texts)
+    sources = iter(_source_tokens([sentence.text for part in parts for sentence in part], tokenizer, None))
+    return [max((len(next(sources)) for _ in part), default=0) <= model.config.context for part in parts]
 
 
 def _source_tokens(texts: Sequence[str], tokenizer: Tokenizer, into: str | None) -> list[list[int]]:

@@ -2,13 +2,14 @@
 
     alignment[t][s] = mean over layers and heads of the cross-attention from token t to source token s         Σ_s = 1
 
-Requests with the same search options are searched as one batch.
+The sentences of a text are translated one by one and joined: tokens in a row, the score summed, the alignment in blocks
+along the diagonal. A tree is that of the whole text. Requests with the same search options are searched as one batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from starlette.requests import Request
@@ -31,6 +32,7 @@ from chumoku.server.state import state_of
 from chumoku.server.streaming import encode_json, json_response
 from chumoku.server.token_text import label_tokens
 from chumoku.server.worker import Job
+from chumoku.text.sentences import Sentence, join_sentences
 from chumoku.text.tokenizer import Tokenizer
 
 WIDEST_TREE = 8
@@ -45,8 +47,12 @@ async def translations(request: Request) -> Response:
     check_limits(body, texts, max_texts=state.limits.texts, max_new_tokens=state.limits.new)
     model = require_kind(served, EncoderDecoderModel, "cannot translate")
     with admit_texts(served, len(texts)):
-        sources = await cancel_on_disconnect(request, state.run_in_reader(_encode, served, model, texts, body.into))
-        return json_response(await run_job(request, served.worker, TranslationJob(served, model, body, sources)))
+        parts = translate.split_texts(texts, split=body.split and not body.tree)
+        if sum(map(len, parts)) > max(len(texts), state.limits.texts):
+            message = f"The texts have {sum(map(len, parts))} sentences; the limit is {state.limits.texts}."
+            raise RequestError(400, message, param="text")
+        split = await cancel_on_disconnect(request, state.run_in_reader(_encode, served, model, parts, body.into))
+        return json_response(await run_job(request, served.worker, TranslationJob(served, model, body, split)))
 
 
 def check_limits(body: schemas.Translation, texts: Sequence[str], *, max_texts: int, max_new_tokens: int) -> None:
@@ -63,28 +69,41 @@ def check_limits(body: schemas.Translation, texts: Sequence[str], *, max_texts: 
         raise RequestError(400, f"max_tokens must be at most {max_new_tokens:,} on this server.", param="max_tokens")
 
 
-def _encode(served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], into: str | None) -> list[list[int]]:
+class SplitText(NamedTuple):
+    """A text as sentences."""
+
+    sources: list[list[int]]  # the tokens of each sentence; none if it has no text
+    spaces: list[str]  # after each sentence
+
+
+def _encode(
+    served: ServedModel, model: EncoderDecoderModel, parts: Sequence[Sequence[Sentence]], into: str | None
+) -> list[SplitText]:
     tokenizer = served.pipeline.source_tokenizer
+    numbers = [number for number, part in enumerate(parts) for _ in part]
+    sentences = [sentence.text for part in parts for sentence in part]
     try:
-        sources = translate.encode(model, texts, tokenizer, into=into)
+        sources = iter(translate.encode(model, sentences, tokenizer, into=into, numbers=numbers))
     except Exception as error:
         raise to_request_error(error, param="text" if into is None else "into") from error
-    for number, source in enumerate(sources, start=1):
-        if not source:
+    split = [SplitText([next(sources) for _ in part], [sentence.space for sentence in part]) for part in parts]
+    for number, text in enumerate(split, start=1):
+        if not any(text.sources):
             message = f"Text {number} has no token that this model knows. Use another text."
             raise RequestError(400, message, param="text")
-    return sources
+    return split
 
 
 class TranslationJob(Job):
     """Translates the texts of one request."""
 
     def __init__(
-        self, served: ServedModel, model: EncoderDecoderModel, body: schemas.Translation, sources: list[list[int]]
+        self, served: ServedModel, model: EncoderDecoderModel, body: schemas.Translation, texts: list[SplitText]
     ) -> None:
         super().__init__()
-        self.served, self.model, self.body, self.sources = served, model, body, sources
-        self.size = len(sources)
+        self.served, self.model, self.body, self.texts = served, model, body, texts
+        self.sources = [source for text in texts for source in text.sources]
+        self.size = len(self.sources)
         if not body.tree:
             self.key = (body.beam, body.n, body.length_penalty, body.max_tokens)
 
@@ -114,13 +133,14 @@ class TranslationJob(Job):
     def response(self, rows: Sequence[Sequence[Hypothesis]], tree: Tree | None) -> dict[str, Any]:
         """The response body; incomplete if the client disconnected."""
         own, other = self.served.pipeline.tokenizer, self.served.pipeline.source_tokenizer
-        translated = []
-        for source, row in zip(self.sources, rows, strict=True):
+        translated, remaining = [], iter(rows)
+        for text in self.texts:
+            some = [next(remaining) for _ in text.sources]
             translated.append(
                 {
-                    "source": label_tokens(source, other),
-                    "hypotheses": [self._describe(source, one) for one in row],
-                    "tree": None if tree is None or not row else describe_tree(tree, row[0], own),
+                    "source": label_tokens([token for source in text.sources for token in source], other),
+                    "hypotheses": self._join(text, some),
+                    "tree": None if tree is None or not some[0] else describe_tree(tree, some[0][0], own),
                 }
             )
         generated = sum(len(one.tokens) for row in rows for one in row)
@@ -132,6 +152,18 @@ class TranslationJob(Job):
             "translations": translated,
             "usage": make_usage(sum(map(len, self.sources)), generated),
         }
+
+    def _join(self, text: SplitText, rows: Sequence[Sequence[Hypothesis]]) -> list[dict[str, Any]]:
+        """The hypotheses of a text: the first consists of the first of each sentence, and so on."""
+        sentences = [
+            [self._describe(source, one) for one in row] for source, row in zip(text.sources, rows, strict=True)
+        ]
+        if len(sentences) == 1:
+            return sentences[0]
+        return [
+            join_hypotheses([row[min(place, len(row) - 1)] if row else None for row in sentences], text)
+            for place in range(max(map(len, sentences)))
+        ]
 
     def _describe(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:
         tokenizer = self.served.pipeline.tokenizer
@@ -145,6 +177,26 @@ class TranslationJob(Job):
         if self.body.alignment and not self.disconnected:
             hypothesis |= align(self.model, source, one.tokens, begin, len(tokens), tokenizer)
         return hypothesis
+
+
+def join_hypotheses(sentences: Sequence[dict[str, Any] | None], text: SplitText) -> dict[str, Any]:
+    """One hypothesis for a text from those of its sentences; None for a sentence without text."""
+    texts = ["" if one is None else str(one["text"]) for one in sentences]
+    found = [one for one in sentences if one is not None]
+    joined: dict[str, Any] = {
+        "text": join_sentences(texts, text.spaces),
+        "score": sum(one["score"] for one in found),
+        "tokens": [token for one in found for token in one["tokens"]],
+    }
+    if all("alignment" in one for one in found):
+        widths = [len(source) for source in text.sources]
+        alignment, before = [], 0
+        for one, width in zip(sentences, widths, strict=True):
+            after = sum(widths) - before - width
+            alignment += [[0.0] * before + row + [0.0] * after for row in (one or {"alignment": []})["alignment"]]
+            before += width
+        joined |= {"alignment": alignment, "candidates": [row for one in found for row in one["candidates"]]}
+    return joined
 
 
 def align(

@@ -123,6 +123,7 @@ class Translation(ModelRequest):
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = LENGTH_PENALTY
     max_tokens: Count | None = None
     into: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    split: bool = True
     alignment: bool = False
     tree: bool = False
     stream: Literal[False] = False
