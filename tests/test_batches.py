@@ -104,7 +104,7 @@ def test_workers_do_not_change_the_order(all_batches: dict[str, Batches], kind: 
         assert digest(all_batches[kind], Cursor(), stop, workers=workers) == single
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_resuming_at_any_step_continues_the_order(all_batches: dict[str, Batches], kind: str) -> None:
     length, rng = len(all_batches[kind]), random.Random(5)

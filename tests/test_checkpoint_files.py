@@ -101,7 +101,7 @@ STATES = {
 }
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [*TENSORS, *STATES])
 def test_wrong_checkpoint_with_valid_checksums_is_refused(
     name: str, trained: Path, corpora: Path, tmp_path: Path

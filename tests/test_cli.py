@@ -67,6 +67,7 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
     assert json.loads(finished.stdout)["parameters"] == 124_439_808
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -285,6 +286,7 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
     assert (report["kept"], report["train"] + report["validation"]) == (200, 200)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -356,6 +356,7 @@ def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Pa
 # What cannot be
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -125,7 +125,7 @@ def test_decoders_give_the_same_logits(changes: dict[str, Any], tmp_path: Path) 
     assert output.sequences_ids[0] == greedy(model, start, 19)
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("changes", [*CELLS.values(), *TWO_STACKS.values()], ids=[*CELLS, *TWO_STACKS])
 def test_translators_give_the_same_probabilities_and_texts(changes: dict[str, Any], tmp_path: Path) -> None:
     model = random_model("encoder-decoder", **changes)

@@ -116,7 +116,7 @@ def beam_noticed(model: Model, *, beam: int, penalty: float, best: int = 1) -> b
     )
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize(("beam", "penalty", "best"), [(1, 1.0, 1), (3, 0.0, 2), (5, 1.0, 1)])
 def test_beam_search_equals_the_plain_one(

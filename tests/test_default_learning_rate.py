@@ -16,6 +16,7 @@ RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 NAMES = [path.stem for path in RECIPES]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_default_is_near_the_tuned_learning_rates(path: Path, tmp_path: Path) -> None:
     model = make_bundle(tmp_path / "model", "decoder", width=576, heads=9, context=257)

@@ -65,7 +65,7 @@ def one_by_one(parts: list[torch.Tensor], moves: list[tuple[int, int]]) -> None:
             part[place] = part[row]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "kind"),
     [

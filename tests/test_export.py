@@ -49,7 +49,7 @@ def make_program(model: Model, masked: bool) -> torch.export.ExportedProgram:
     return export(model, arguments, options, dynamic_shapes=open_shapes(kind, masked), strict=False)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("cell", "masked"),
     [

@@ -146,6 +146,7 @@ def test_english_words_inflect() -> None:
     assert noun_phrase(Noun("制服", "a", "uniform", "uniforms"), plural=False) == "a uniform"
 
 
+@pytest.mark.slow
 def test_the_corpus_is_large(corpus: list[Sentence]) -> None:
     assert len({sentence.source for sentence in corpus}) == COUNT
     assert len({word for sentence in corpus for word in WORD.findall(sentence.target.lower())}) >= 600

@@ -51,7 +51,7 @@ class Brief(Budget):
 BRIEF = Brief(scale=0.02, seeds=2)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("id", IDS)
 def test_experiment_runs_and_draws(id: str) -> None:
     module = importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")

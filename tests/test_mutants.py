@@ -9,7 +9,7 @@ import pytest
 from mutants import FORMATS, Format, open_mutants
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_answered_by_sentences(name: str) -> None:
     count = 20 if name.startswith(("bundle", "checkpoint")) else 200

@@ -73,7 +73,7 @@ def random_model(kind: str, position: str, **changes: object) -> Model:
     return model_of(Cell(kind, position), torch.float32, **changes)
 
 
-@pytest.mark.sample(13)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("number", "place"), list(enumerate(PLACES)))
 def test_logits_equal_the_models(number: int, place: tuple[str, ...]) -> None:
     kind, position, norm, placement = place
@@ -491,6 +491,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_is_compiled_once(fresh: Path) -> None:
     assert build_module.why_not() is None
     (library,) = fresh.glob("chumoku/*.so")

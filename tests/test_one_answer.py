@@ -105,7 +105,7 @@ def test_the_number_of_rows_changes_nothing(precision: str, rows: int) -> None:
 # Engines compute what the model computes
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", DECODING)
@@ -131,7 +131,7 @@ def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pyt
         check_engine(wrong, model, seed=3, turns=23, tolerance=20 * CLOSE[precision])
 
 
-@pytest.mark.sample(17)
+@pytest.mark.sample(7)
 @needs_library
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
 @pytest.mark.parametrize("feedforward", ["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"])
@@ -162,6 +162,7 @@ def looked(model: Model, how: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("how", ["recorded", "debug"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None:
@@ -319,7 +320,7 @@ def by_hand(model: Model, prompt: list[int], new: int) -> list[int]:
     return text[len(prompt) :]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_modified_model_decodes_itself(name: str) -> None:
     change, message = CHANGES[name]

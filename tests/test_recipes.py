@@ -145,6 +145,7 @@ def test_weight_decay_applies_to_matrices_only() -> None:
             ), name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
 def test_optimizers_update_all_weights_and_store_state_by_name(kind: str) -> None:
     model = build(read_recipe(shortest()).config(61))

@@ -105,6 +105,7 @@ def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7,
     return "cancelled" not in ends
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("position", ["learned", "rotary", "relative", "alibi"])
 def test_arrivals_at_odd_steps_change_no_text(kind: str, position: str) -> None:

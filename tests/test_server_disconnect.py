@@ -83,6 +83,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", LOOKS)
 def test_look_ends_after_a_disconnect(server: Serving, slow: list[int], name: str) -> None:
     path, fields = LOOKS[name]

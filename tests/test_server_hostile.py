@@ -22,6 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         wait_until_idle(running.state)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("path", VALID)
 def test_hostile_bodies_are_answered(server: Serving, path: str) -> None:
     statuses, _ = send_bodies(server, path, 60)

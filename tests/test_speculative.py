@@ -103,7 +103,7 @@ def sampled(choice: SamplingOptions, *, samples: int = 3000) -> float:
     return p_value(counts, exact(target, choice, prompt))
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [
@@ -118,7 +118,7 @@ def test_the_distribution_equals_the_targets(choice: SamplingOptions) -> None:
     assert sampled(choice) > 1e-3
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "broken"),
     [

@@ -19,6 +19,7 @@ from chumoku.text.tokenizer_limits import check_definition
 BOMBS = dict(bombs())
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb_is_refused_with_a_message(name: str, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
