@@ -13,7 +13,8 @@ from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.quantized import quantized_kinds
 from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.weights import open_model
-from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
+from chumoku.weights.bundle import Bundle, Tokenizers, write_bundle
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import atomic_folder
 
 
@@ -51,10 +52,10 @@ def save(
 
 def check_savable(model: Model) -> None:
     """Refuse a model that would not be the same after `load`."""
-    if kinds := quantized_kinds(model):
+    if "bf16" in quantized_kinds(model):
         raise UsageError(
-            f"This model is quantized ({', '.join(sorted(kinds))}), and a saved model has float weights. Save the "
-            "model it was made from; load(path, precision=…) quantizes it again."
+            "The matrices of this model were converted to bf16 when it was loaded. Save the model it was made from; "
+            "load(path, precision='bf16') converts it again."
         )
     if changed := changed_module(model):
         hint = "Merge adapters first (chumoku.lora.merge), or save" if lora.list_adapters(model) else "Save"

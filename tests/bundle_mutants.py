@@ -37,7 +37,8 @@ from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import ModelResult
 from chumoku.training.settings import OptimizerSettings
 from chumoku.training.state import State
-from chumoku.weights.bundle import Tokenizers, tensors_of, verify_bundle
+from chumoku.weights.bundle import Tokenizers, verify_bundle
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import MANIFEST
 from chumoku.weights.open_model import load
 

@@ -11,7 +11,8 @@ from chumoku import text
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.tokenizer import Tokenizer as Ours
-from chumoku.weights.bundle import Tokenizers, tensors_of, write_bundle
+from chumoku.weights.bundle import Tokenizers, write_bundle
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import atomic_folder
 
 

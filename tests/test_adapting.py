@@ -23,7 +23,7 @@ from chumoku.errors import ConfigError, UsageError
 from chumoku.training import loop
 from chumoku.training.plan import plan
 from chumoku.training.recipe import read_recipe
-from chumoku.weights.bundle import tensors_of
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.open_model import load
 
 

@@ -15,7 +15,8 @@ from chumoku.config import settings_to_dict
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import preset
-from chumoku.weights.bundle import Tokenizers, load, tensors_of, write_bundle
+from chumoku.weights.bundle import Tokenizers, load, write_bundle
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import write_checksums
 from chumoku.weights.convert import WRITERS
 from chumoku.weights.families import transformers_rows

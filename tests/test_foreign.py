@@ -39,7 +39,8 @@ from chumoku.evaluation.perplexity import score_text
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.backend import set_prefix_and_suffix
-from chumoku.weights.bundle import Tokenizers, tensors_of
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.families import FAMILIES, find_family, transformers_rows
 from chumoku.weights.families.table import check_tensors, half_order, head_order, reorder_heads, select_rows
 from chumoku.weights.formats import hub, safetensors_source

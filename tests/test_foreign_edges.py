@@ -34,7 +34,9 @@ from chumoku.text.tokenizer import with_prefix_and_suffix
 from chumoku.training import outputs
 from chumoku.training.settings import AdapterSettings
 from chumoku.weights import convert as converting
-from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of
+from chumoku.weights.assign import assign_tensors
+from chumoku.weights.bundle import Bundle, Tokenizers
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.convert import convert
 from chumoku.weights.families import FAMILIES
 from chumoku.weights.families.family import find_unsupported
@@ -42,7 +44,6 @@ from chumoku.weights.families.gguf import ARCHITECTURES
 from chumoku.weights.formats import hub, safetensors_source
 from chumoku.weights.formats import transformers_folder as folders
 from chumoku.weights.formats.transformers_folder import read_folder, write_folder
-from chumoku.weights.instantiate import assign_tensors
 from chumoku.weights.open_model import identify_model, load
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

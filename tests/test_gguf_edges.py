@@ -21,7 +21,8 @@ from chumoku.models.model import Model
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
-from chumoku.weights.bundle import Tokenizers, tensors_of
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.formats.gguf import open_gguf, write_gguf
 from chumoku.weights.formats.gguf_model import TOKENS, pad_vocabulary, write_gguf_model
 from chumoku.weights.open_model import load

@@ -22,7 +22,7 @@ from chumoku.models.precision import to_precision
 from chumoku.text import Tokenizer, train
 from chumoku.training.loop import TrainEvent
 from chumoku.training.own_data import OwnBatches
-from chumoku.weights.bundle import tensors_of
+from chumoku.weights.bundle_weights import tensors_of
 
 Batch = dict[str, Tensor]
 

@@ -21,7 +21,8 @@ from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.text import Tokenizer, train
-from chumoku.weights.bundle import CONFIG, tensors_of
+from chumoku.weights.bundle import CONFIG
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import MANIFEST, write_checksums
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

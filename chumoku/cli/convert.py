@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 # The same as in weights.convert, which is too slow to import for --help.
 TARGETS = "transformers, gguf (for llama.cpp), ctranslate2, or chumoku"
-TYPES = "transformers: float32, bf16; gguf: f16, q8_0, f32; ctranslate2: float32, float16, int8."
+TYPES = (
+    "transformers: float32, bf16; gguf: f16, q8_0, f32; ctranslate2: float32, float16, int8; "
+    "chumoku: float32, int8, int4."
+)
 
 
 def convert(

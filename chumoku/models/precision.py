@@ -20,14 +20,25 @@ from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.lora import Adapted
 from chumoku.nn.modules import replace_module
-from chumoku.nn.quantized import GROUP, Bf16, QuantizedEmbedding, QuantizedLinear, QuantizedLogits, quantized_kinds
+from chumoku.nn.quantized import (
+    GROUP,
+    Kind,
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedLogits,
+    quantize,
+    quantized_kinds,
+)
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
-def to_precision(model: Model, precision: str) -> Model:
-    """Return a copy of the model at this precision, for inference only; unchanged tensors are shared with the model."""
+def to_precision(model: Model, precision: str, *, tables: bool = False) -> Model:
+    """Return a copy of the model at this precision, for inference only; unchanged tensors are shared with the model.
+
+    tables    also quantize token tables to int8 or int4, for small files; a tied output matrix is then the same tensor
+    """
     if precision not in PRECISIONS:
         raise UsageError(f"There is no precision '{precision[:60]}'; choose {', '.join(PRECISIONS)}.")
     if any(isinstance(module, Adapted) for module in model.modules()):
@@ -46,7 +57,9 @@ def to_precision(model: Model, precision: str) -> Model:
             weight = stack.embedding.table if module.weight is None else module.weight  # type: ignore[union-attr]
             replace_module(copy, path, QuantizedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
     if precision == "bf16":
-        _convert_tables_to_bf16(copy)
+        _convert_tables(copy, "bf16")
+    elif tables and copy.config.width % GROUP == 0:
+        _convert_tables(copy, precision)  # type: ignore[arg-type]
     return _convert_rest_to_bf16(copy).eval() if copy.device.type == "cuda" else copy.eval()
 
 
@@ -60,18 +73,20 @@ def is_bf16(model: Model) -> bool:
     return model.dtype == torch.bfloat16 or quantized_kinds(model) == {"bf16"}
 
 
-def _convert_tables_to_bf16(model: Model) -> None:
-    """Convert token tables to bf16; a table shared by two stacks or with the output matrix stays one tensor."""
+def _convert_tables(model: Model, kind: Kind) -> None:
+    """Quantize token tables; a table shared by two stacks or with the output matrix stays one tensor."""
     converted: dict[nn.Module, QuantizedEmbedding] = {}
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if type(module) is Embedding and path.endswith("embedding"):
             if module not in converted:
-                converted[module] = QuantizedEmbedding(Bf16(module.table.detach().bfloat16()), factor=module.factor)
+                converted[module] = QuantizedEmbedding(quantize(module.table, kind), factor=module.factor)
             replace_module(model, path, converted[module])
     stack = model.decoder if hasattr(model, "decoder") else model.encoder
     for module in model.modules():
         if isinstance(module, QuantizedLogits) and model.config.tie_output:
-            module.weight = stack.embedding.stored_weight[0]  # type: ignore[union-attr, index]
+            table: QuantizedEmbedding = stack.embedding  # type: ignore[assignment, union-attr]
+            for name, tensor in table.stored_weight._asdict().items():
+                setattr(module, name, tensor)
 
 
 def _convert_rest_to_bf16(model: Model) -> Model:

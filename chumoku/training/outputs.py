@@ -18,7 +18,8 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.training.recipe import Recipe
-from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
+from chumoku.weights.bundle import Bundle, Tokenizers, write_bundle
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.families import transformers_rows
 
 

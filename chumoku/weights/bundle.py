@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from chumoku import text
 from chumoku.config import parse_settings, rename_former_keys, settings_to_dict
@@ -30,8 +29,10 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.safe_files import MAX_HEADER_BYTES, is_outside_link, read_json
 from chumoku.text import MissingTokenizer, Tokenizer
+from chumoku.weights.assign import assign_tensors
+from chumoku.weights.bundle_weights import read_weights
 from chumoku.weights.checksums import verify_checksums
-from chumoku.weights.formats.safetensors_source import FLOATS, MAX_TENSORS, read_headers
+from chumoku.weights.dequantize import dequantize_model
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
@@ -90,11 +91,6 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[st
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers by name; a shared table appears once."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
 def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], tokenizers: Tokenizers) -> None:
     """Write the files of a bundle into an existing folder; checksums are written separately."""
     values = {"format": "chumoku", "version": VERSION, "model": settings_to_dict(config)}
@@ -107,8 +103,11 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
     (folder / CARD).write_text(_card(config, weights, tokenizers.target), encoding="utf-8")
 
 
-def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
-    """Open a bundle: verify its checksums, read its config, then its weights and tokenizers."""
+def load(path: Path | str, *, device: torch.device | str = "cpu", dequantize: bool = True) -> Bundle:
+    """Open a bundle: verify its checksums, read its config, then its weights and tokenizers.
+
+    dequantize    convert quantized matrices to floats
+    """
     folder = Path(path)
     if not (folder / CONFIG).is_file():
         inside = next((folder / name for name in ("last", "best") if (folder / name / CONFIG).is_file()), None)
@@ -116,8 +115,12 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
         raise UsageError(f"{folder} is not a model: it has no {CONFIG}. {hint}")
     verify_bundle(folder)
     model = build(read_config(folder / CONFIG), device="meta")
-    weights = read_tensors(folder / WEIGHTS, tensors_of(model), device)
-    model.load_state_dict(weights, strict=False, assign=True)  # strict would need shared tables twice
+    weights = read_weights(folder / WEIGHTS, model, device)
+    if all(isinstance(weight, Tensor) for weight in weights.values()):
+        model.load_state_dict(weights, strict=False, assign=True)  # strict would need shared tables twice
+    else:
+        assign_tensors(model, weights, device)
+        model = dequantize_model(model).to(device) if dequantize else model
     saved, own = folder / TOKENIZER, folder / SOURCE_TOKENIZER
     missing = f"{folder} was saved without a tokenizer. Pass tokenizer=… to chumoku.load, {USE_IDS}"
     tokenizer = text.load(saved) if saved.exists() else MissingTokenizer(missing)
@@ -144,25 +147,6 @@ def read_config(path: Path) -> ModelConfig:
     if not isinstance(model, dict) or values.get("version") != VERSION:
         raise UsageError(f"{path} is not a chumoku config of version {VERSION}. Did another program write it?")
     return parse_settings(ModelConfig, rename_former_keys(ModelConfig, model), prefix="model.")
-
-
-def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Read tensors that must have exactly the names and shapes of `like`, and all the same float type."""
-    found = read_headers(path, max_tensors=max(MAX_TENSORS, len(like)))
-    if found.keys() != like.keys():
-        odd = min(found.keys() ^ like.keys())
-        problem = "has an unexpected" if odd in found else "lacks the"
-        raise UsageError(f"{path} {problem} tensor {odd[:200]}: it belongs to another model.")
-    usual = Counter(kind for _, kind in found.values()).most_common(1)[0][0]
-    for name, (shape, kind) in found.items():
-        if shape != tuple(like[name].shape):
-            raise UsageError(f"{path}: {name} has shape {list(shape)}; the model needs {list(like[name].shape)}.")
-        if kind not in FLOATS:
-            raise UsageError(f"{path}: {name} has type {kind}; weights must be floats ({', '.join(FLOATS)}).")
-        if kind != usual:
-            raise UsageError(f"{path}: {name} has type {kind} and other tensors {usual}; all must have the same type.")
-    with safe_open(path, framework="pt", device=str(device)) as stored:
-        return {name: stored.get_tensor(name) for name in like}
 
 
 def _card(config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer) -> str:

@@ -38,7 +38,8 @@ SEED = 0
 # Allowed difference by number type, relative to the spread: 3 to 20 times what rounding does to models with random
 # weights, which are more sensitive than trained ones. Unrelated models are 1.4 spreads apart. llama.cpp computes GELU
 # from a 16-bit table even in f32.
-LIMITS = {"float32": 1e-4, "f32": 1e-3, "f16": 2e-2, "float16": 2e-2, "bf16": 1e-1, "q8_0": 3e-1, "int8": 3e-1}
+LIMITS = {"float32": 1e-4, "f32": 1e-3, "f16": 2e-2, "float16": 2e-2, "bf16": 1e-1, "q8_0": 3e-1}
+LIMITS |= {"int8": 3e-1, "int4": 1.0}
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         versions[peer.library] = peer.version
         found = call_peer(target, lambda: compare(dequantize_model(model), peer, kind))
         sentence = summarize(found, f"{peer.library} {peer.version}", kind)
-        if kind == "int8":
-            sentence += " It was run in float32; in int8 it also rounds activations."
+        if kind in ("int8", "int4"):
+            sentence += f" It was run in float32; in {kind} it also rounds activations."
         if not found.within_limit:
             raise DamagedError(f"{sentence} The root mean square is above the limit, so the output was deleted.")
     return Certificate(

@@ -5,7 +5,7 @@
     transformers   a folder                          float32, bf16
     gguf           a file, for llama.cpp             f16, q8_0, f32
     ctranslate2    a folder                          float32, float16, int8
-    chumoku        a bundle, for `chumoku.load`      float32
+    chumoku        a bundle, for `chumoku.load`      float32, int8, int4
 
 Files are written to NAME.incomplete and moved to NAME once the certificate is issued, so the output is either complete
 or absent. Leftovers of a killed conversion are removed by the next one with the same output path.
@@ -22,9 +22,10 @@ import torch
 
 from chumoku.errors import UsageError
 from chumoku.models.model import Model
-from chumoku.models.precision import cast, is_bf16
+from chumoku.models.precision import cast, is_bf16, to_precision
 from chumoku.partial_output import incomplete_folder, remove_leftovers
-from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
+from chumoku.weights.bundle import Bundle, Tokenizers, write_bundle
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.certificate import CERTIFICATE_FILE, Certificate, certify
 from chumoku.weights.checksums import sync, write_checksums
 from chumoku.weights.dequantize import dequantize_model
@@ -33,7 +34,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # number types of each target; the first 
     "transformers": ("float32", "bf16"),
     "gguf": ("f16", "q8_0", "f32"),
     "ctranslate2": ("float32", "float16", "int8"),
-    "chumoku": ("float32",),
+    "chumoku": ("float32", "int8", "int4"),
 }
 WORKING_FOLDER = "new"  # inside `out`.incomplete
 Write = Callable[[Path, Model, Tokenizers, str], None]
@@ -165,6 +166,7 @@ def _write_ctranslate2(path: Path, model: Model, tokenizers: Tokenizers, kind: s
 
 
 def _write_chumoku(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
+    model = model if kind == "float32" else to_precision(model, kind, tables=True)
     write_bundle(path, model.config, tensors_of(model), tokenizers)
     write_checksums(path)
 

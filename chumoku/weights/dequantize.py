@@ -22,7 +22,7 @@ def dequantize_model(model: Model) -> Model:
     """A float32 model with the same weights, on the CPU; the given model is not changed."""
     tensors = {name: _to_float(tensor) for name, tensor in model.state_dict().items()}
     tied = model.config.tie_output
-    for path, module in model.named_modules():
+    for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, QuantizedEmbedding):
             for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]

@@ -44,13 +44,13 @@ def load(
 ) -> Bundle:
     """Open the model at `path`, with its tokenizers.
 
-    dequantize       convert quantized GGUF weights to floats; False keeps the types we can compute with as they are
+    dequantize       convert quantized weights to floats; False keeps the types we can compute with as they are
     on_model_loaded  called with the model of a GGUF file before its tokenizer is built, which takes about as long
     """
     location, kind = identify_model(path)
     match kind:
         case "bundle":
-            return bundle.load(location, device=device)
+            return bundle.load(location, device=device, dequantize=dequantize)
         case "transformers":
             return read_folder(location, device=device)
         case "gguf":

@@ -16,7 +16,8 @@ from chumoku.text.formats.gguf import from_ggml, to_ggml
 from chumoku.text.formats.llama2c import read_llama2c
 from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
-from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of
+from chumoku.weights.bundle import Bundle, Tokenizers
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families import llama
 from chumoku.weights.families.gguf import ARCHITECTURES, GgufArchitecture, find_architecture

@@ -24,16 +24,8 @@ from chumoku.safe_files import check_links, file_inside, read_any_json, read_jso
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
 from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
-from chumoku.weights.bundle import (
-    CONFIG,
-    SOURCE_TOKENIZER,
-    USE_IDS,
-    WEIGHTS,
-    Bundle,
-    Tokenizers,
-    save_tensors,
-    tensors_of,
-)
+from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, USE_IDS, WEIGHTS, Bundle, Tokenizers, save_tensors
+from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families import FAMILIES, find_family, marian
 from chumoku.weights.families.family import Family, make_config, read_number

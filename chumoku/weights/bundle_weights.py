@@ -1,0 +1,92 @@
+"""The tensors of a bundle: floats of one type, or int8 and int4 matrices with floats for the rest.
+
+PATH.weight  or  PATH.table            float [N, K]
+PATH.q, PATH.scale                     int8  [N, K/32, 32], float16 [N, K/32]           nn.quantized.Int8
+PATH.packed, PATH.scale, PATH.low      uint8 [N, K/32, 16], float16 [N, K/32] twice     nn.quantized.Int4
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from chumoku.errors import UsageError
+from chumoku.models.model import Model
+from chumoku.nn.embeddings import Embedding, Logits
+from chumoku.nn.quantized import GROUP, Int4, Int8, StoredWeight
+from chumoku.weights.formats.safetensors_source import FLOATS, MAX_TENSORS, read_headers
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name; a shared tensor appears once."""
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    first = {id(tensor): name for name, tensor in reversed(named.items())}
+    return {name: tensor for name, tensor in named.items() if first[id(tensor)] == name}
+
+
+class Matrix(NamedTuple):
+    """A matrix that may be quantized."""
+
+    name: str  # of the float tensor
+    shape: tuple[int, int]
+
+    def stored_as(self, kind: type[Int8 | Int4]) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The names of its quantized tensors, each with shape and type."""
+        path, (outputs, inputs) = self.name.rpartition(".")[0], self.shape
+        groups = -(-inputs // GROUP)
+        first = ((outputs, groups, GROUP), "I8") if kind is Int8 else ((outputs, groups, GROUP // 2), "U8")
+        scales = ((outputs, groups), "F16")
+        return {f"{path}.{field}": first if place == 0 else scales for place, field in enumerate(kind._fields)}
+
+
+def matrices_of(model: Model) -> Iterator[Matrix]:
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            yield Matrix(f"{path}.weight", (module.out_features, module.in_features))
+        elif isinstance(module, Logits):
+            yield Matrix(f"{path}.weight", (model.config.vocabulary, model.config.width))
+        elif type(module) is Embedding:
+            yield Matrix(f"{path}.table", (module.table.shape[0], module.table.shape[1]))
+
+
+def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -> dict[str, Tensor | StoredWeight]:
+    """Read the weights of a model; names and shapes must be exactly its own, and all floats have the same type."""
+    like = {name: tuple(tensor.shape) for name, tensor in tensors_of(model).items()}
+    found = read_headers(path, max_tensors=max(MAX_TENSORS, 3 * len(like)))
+    quantized: dict[str, tuple[type[Int8 | Int4], list[str]]] = {}
+    expected: dict[str, tuple[tuple[int, ...], str | None]] = {name: (shape, None) for name, shape in like.items()}
+    for matrix in matrices_of(model):
+        for kind in (Int8, Int4):
+            stored = matrix.stored_as(kind)
+            if next(iter(stored)) in found:
+                expected.pop(matrix.name, None)
+                expected |= stored
+                quantized[matrix.name] = (kind, list(stored))
+    if found.keys() != expected.keys():
+        odd = min(found.keys() ^ expected.keys())
+        problem = "has an unexpected" if odd in found else "lacks the"
+        raise UsageError(f"{path} {problem} tensor {odd[:200]}: it belongs to another model.")
+    floats = [dtype for name, (_, dtype) in found.items() if expected[name][1] is None]
+    usual = Counter(floats).most_common(1)[0][0] if floats else "F32"
+    for name, (shape, dtype) in found.items():
+        needed, exactly = expected[name]
+        if shape != needed:
+            raise UsageError(f"{path}: {name} has shape {list(shape)}; the model needs {list(needed)}.")
+        if exactly is not None and dtype != exactly:
+            raise UsageError(f"{path}: {name} has type {dtype}; a quantized matrix needs {exactly}.")
+        if exactly is None and dtype not in FLOATS:
+            raise UsageError(f"{path}: {name} has type {dtype}; weights must be floats ({', '.join(FLOATS)}).")
+        if exactly is None and dtype != usual:
+            raise UsageError(f"{path}: {name} has type {dtype} and other tensors {usual}; all must have the same type.")
+    with safe_open(path, framework="pt", device=str(device)) as opened:
+        single = {name: opened.get_tensor(name) for name in like if name in found}
+        matrices = {
+            name: kind(*(opened.get_tensor(part) for part in parts)) for name, (kind, parts) in quantized.items()
+        }
+    return {**single, **matrices}
