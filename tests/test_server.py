@@ -80,8 +80,8 @@ def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str,
     expected = pipelines["writer"].generate(["猫"] * 3, max_new_tokens=13, **words)
     assert [one.text for one in answer.choices] == expected
     assert len({*expected}) == 3
-    ours = {"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.3, "frequency_penalty": 0.7, "seed": 3}
-    extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "frequency_penalty": 0.7, "min_tokens": 2}
+    shared = {"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.7}
+    ours, extra = {**shared, "seed": 3}, {**shared, "min_tokens": 2}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, seed=3, extra_body=extra)
     assert answer.choices[0].text == pipelines["writer"].generate("猫", max_new_tokens=13, min_new_tokens=2, **ours)
     unseeded = {client.completions.create(model="writer", prompt="猫", max_tokens=13).choices[0].text for _ in range(5)}
@@ -180,7 +180,12 @@ def test_logprobs_equal_the_model(client: openai.OpenAI, pipelines: dict[str, Pi
     pipeline = pipelines["writer"]
     prompt = pipeline.tokenizer.encode("one")
     # Penalties, bias and temperature change the choice, not the logprobs.
-    changed = {"temperature": 0.7, "seed": 2, "extra_body": {"repetition": 1.5, "top_k": 40}, "logit_bias": {"7": 3}}
+    changed = {
+        "temperature": 0.7,
+        "seed": 2,
+        "extra_body": {"repetition_penalty": 1.5, "top_k": 40},
+        "logit_bias": {"7": 3},
+    }
     answer = client.completions.create(model="writer", prompt="one", max_tokens=5, logprobs=3, **changed)  # type: ignore[call-overload]
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
@@ -331,7 +336,8 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("completions", {"prompt": "a", "echo": True}, "echo", "only false is supported"),
         ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "cannot fill in"),
         ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is supported"),
-        ("completions", {"prompt": "a", "presence_penalty": 0.5}, "presence_penalty", "'repetition'"),
+        ("completions", {"prompt": "a", "repetition": 1.5}, "repetition", "Did you mean repetition_penalty?"),
+        ("completions", {"prompt": "a", "presence_penalty": 2.5}, "presence_penalty", "less than or equal to 2"),
         ("completions", {"prompt": "a", "frequency_penalty": 3}, "frequency_penalty", "2"),
         ("completions", {"prompt": "a", "n": 17}, "n", "'n' is limited to 16 on this server; the request asks for 17"),
         ("completions", {"prompt": ["a"] * 9, "n": 8}, "n", "72 texts"),

@@ -13,13 +13,12 @@ MAX_ERRORS = 1000  # beyond this, only their number is reported
 MAX_NAME = 80  # characters of a client's field name shown in messages
 # OpenAI fields that this server knows but does not support.
 UNSUPPORTED = {
-    "presence_penalty": "only 0 is supported; use 'repetition' above 1 to make repeated tokens less likely",
     "echo": "only false is supported",
     "suffix": "only null is supported: these models cannot fill in the middle",
     "response_format": 'only {"type": "text"} is supported',
     "best_of": "only 1 is supported; /v1/translate has n and beam",
 }
-FORMER_NAMES = {"least": "min_tokens"}
+FORMER_NAMES = {"least": "min_tokens", "repetition": "repetition_penalty"}
 B = TypeVar("B", bound=BaseModel)
 
 

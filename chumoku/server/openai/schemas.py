@@ -27,7 +27,7 @@ Texts = Annotated[list[Text], Field(min_length=1, max_length=1024, fail_fast=Tru
 Rows = Annotated[list[Tokens], Field(min_length=1, max_length=1024, fail_fast=True)]
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
-OnlyZero = Annotated[float, Field(ge=0, le=0)] | None
+Penalty = Annotated[float, Field(ge=-2, le=2)] | None
 Bias = Annotated[
     dict[Annotated[str, Field(max_length=9)], Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)
 ]
@@ -55,7 +55,7 @@ class GenerationOptions(ModelRequest):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Count | None = None
     min_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    repetition: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=64, fail_fast=True)] | None = None
@@ -63,8 +63,8 @@ class GenerationOptions(ModelRequest):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logit_bias: Bias | None = None
-    presence_penalty: OnlyZero = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
     user: Annotated[str, Field(max_length=1024)] | None = None
 
 
