@@ -93,7 +93,7 @@ def test_translate_lines_of_standard_input(ask: Ask, models: Path) -> None:
     assert "Line 2 of standard input is not valid UTF-8" in found.err
     found = ask("translate", "short", stdin=b"\n" * 40 + b"x" * 50 + b"\n")
     assert found.code == 2
-    assert "standard input, line 41: Text 1 has 51 tokens" in found.err
+    assert "standard input, line 41: Text 1: a sentence has 51 tokens" in found.err
 
 
 def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:

@@ -566,11 +566,11 @@ def test_translation_with_language_and_own_engine() -> None:
 
 def test_invalid_translations_are_refused(letters: Tokenizer) -> None:
     options = {"source_tokenizer": letters, "tokenizer": letters}
-    with pytest.raises(LengthError, match=r"A sentence of text 2 has 31 tokens with the end token.* reads 23 at most"):
+    with pytest.raises(LengthError, match=r"Text 2: a sentence has 31 tokens with the end token.* reads 23 at most"):
         translate(translator(letters, "learned"), ["a", "a" * 30], **options)
-    with pytest.raises(LengthError, match=r"A sentence of text 1 has 14 tokens with the end token.* reads 13 at most"):
+    with pytest.raises(LengthError, match=r"Text 1: a sentence has 14 tokens with the end token.* reads 13 at most"):
         translate(translator(letters, "rotary"), ["a" * 13], within=13, **options)
-    with pytest.raises(LengthError, match=r"A sentence of text 1 has 31 tokens with the end token.* reads 23 at most"):
+    with pytest.raises(LengthError, match=r"Text 1: a sentence has 31 tokens with the end token.* reads 23 at most"):
         translate(translator(letters, "rotary"), ["a" * 30], **options)
     assert len(translate(translator(letters, "rotary"), ["a" * 30], within=31, **options)) == 1
     with pytest.raises(UsageError, match=r"has no language 'fr'\. Its languages: none"):

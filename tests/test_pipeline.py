@@ -361,7 +361,7 @@ def test_a_model_of_the_wrong_kind_names_its_methods(
 def test_a_text_longer_than_the_translator_reads_is_named(translator: Pipeline) -> None:
     """Whatever its positions are: what a model was not made for it answers with nonsense."""
     long = "a " * translator.config.context
-    with pytest.raises(LengthError, match=rf"Text 2 has .* reads {translator.config.context:,} at most"):
+    with pytest.raises(LengthError, match=rf"Text 2: a sentence has .* reads {translator.config.context:,} at most"):
         translator.translate(["a", long])
 
 

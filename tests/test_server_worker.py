@@ -277,18 +277,19 @@ def test_chunk_size_follows_the_step_time() -> None:
 
 
 def test_fair_lock() -> None:
-    lock, order, ready = FairLock(), [], threading.Barrier(3)
+    lock, order = FairLock(), list[str]()
 
     def work(name: str) -> None:
-        ready.wait()
         for _ in range(5):
             with lock:
                 order.append(name)
-                time.sleep(0.002)
+                until(lambda: len(lock._waiters) == 2 or len(order) > 12)  # the other two wait for their next turn
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "abc"]
-    for one in threads:
-        one.start()
+    with lock:
+        for one in threads:
+            one.start()
+        until(lambda: len(lock._waiters) == 3)
     for one in threads:
         one.join()
     assert len(order) == 15

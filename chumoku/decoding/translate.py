@@ -175,7 +175,7 @@ def encode(
     for number, source in zip(numbers or range(len(sources)), sources, strict=True):
         if len(source) > most:
             raise LengthError(
-                f"A sentence of text {number + 1} has {len(source):,} tokens with the end token, and this model reads "
+                f"Text {number + 1}: a sentence has {len(source):,} tokens with the end token, and this model reads "
                 f"{most:,} at most. Split it, or use a model with a larger context."
             )
     return sources
