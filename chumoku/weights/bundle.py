@@ -100,7 +100,7 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
         tokenizers.target.save(folder / TOKENIZER)
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
-    (folder / CARD).write_text(_card(config, weights, tokenizers.target), encoding="utf-8")
+    (folder / CARD).write_text(_card(config, tokenizers.target), encoding="utf-8")
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu", dequantize: bool = True) -> Bundle:
@@ -149,9 +149,9 @@ def read_config(path: Path) -> ModelConfig:
     return parse_settings(ModelConfig, rename_former_keys(ModelConfig, model), prefix="model.")
 
 
-def _card(config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer) -> str:
+def _card(config: ModelConfig, tokenizer: Tokenizer) -> str:
     tokens = "no tokenizer" if isinstance(tokenizer, MissingTokenizer) else tokenizer.kind
-    parameters = sum(tensor.numel() for tensor in weights.values())
+    parameters = count(config).parameters
     lines = [
         f"# A model of kind {config.kind}",
         "",
