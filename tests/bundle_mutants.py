@@ -1,6 +1,6 @@
 """Damaged bundles and checkpoints with correct checksums.
 
-weights, config, tokenizer, manifest        of a bundle
+weights, config, tokenizer, manifest        of a bundle, with float or int8 weights
 optimizer, average, weights, state          of a checkpoint, opened like --resume does
 files                                       a file becomes a pipe, a device, a link, a folder or a terabyte of zeros
 """
@@ -24,6 +24,8 @@ from bundles import byte_tokenizer, make_bundle
 
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
+from chumoku.models.precision import to_precision
+from chumoku.save_model import save
 from chumoku.training.average import Average
 from chumoku.training.checkpoint_files import (
     Tensors,
@@ -50,6 +52,12 @@ WAYS = ("pipe", "device", "random", "terminal", "outside", "loop", "folder", "go
 
 def bundle(name: str) -> Callable[[Path], Path]:
     return lambda place: make_bundle(place / "model", "decoder") / name
+
+
+def quantized_bundle(place: Path) -> Path:
+    opened = load(make_bundle(place / "floats", "decoder", width=96))
+    small = to_precision(opened.model, "int8", tables=True)
+    return save(place / "model", small, opened.tokenizer) / "model.safetensors"
 
 
 def rewrite_checksums(folder: Path) -> None:

@@ -182,6 +182,8 @@ FORMATS: dict[str, Format] = {
     "merges.txt": Format(pairs("merges.txt"), words),
     "bundle weights": Format(damage.bundle("model.safetensors"), damage.open_bundle),
     "bundle types": Format(damage.bundle("model.safetensors"), damage.open_bundle, damage.change_types),
+    "int8 bundle weights": Format(damage.quantized_bundle, damage.open_bundle),
+    "int8 bundle types": Format(damage.quantized_bundle, damage.open_bundle, damage.change_types),
     "bundle config": Format(damage.bundle("config.json"), damage.open_bundle),
     "bundle tokenizer": Format(damage.bundle("tokenizer.json"), damage.open_bundle),
     "bundle manifest": Format(damage.bundle("manifest.json"), damage.open_bundle),
