@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from chumoku import text
 from chumoku.data import grammar
-from chumoku.data.batches import IGNORE
+from chumoku.data.batches import IGNORE, source_mask
 from chumoku.data.pairs import Pair
 from chumoku.doctor import Subject
 from chumoku.doctor.open_subject import subject_from_model, subject_from_recipe
@@ -273,13 +273,13 @@ pool_over_padding = replace_method(
     model_module, "pool", lambda usual: lambda hidden, mask, **how: usual(hidden, None, **how), "encoder"
 )
 swapped_pad_id = change_batches(
-    "encoder-decoder", lambda batch: {**batch, "source": batch["source"].masked_fill(~batch["source_mask"], 2)}
+    "encoder-decoder", lambda batch: {**batch, "source": batch["source"].masked_fill(~source_mask(batch), 2)}
 )
 swapped_target_pad_id = change_batches(
     "encoder-decoder", lambda batch: {**batch, "target": batch["target"].masked_fill(batch["labels"] == IGNORE, 3)}
 )
 padding_counts_as_real = change_batches(
-    "encoder-decoder", lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])}
+    "encoder-decoder", lambda batch: {**batch, "source_mask": torch.ones_like(source_mask(batch))}
 )
 
 # Caches and fast twins.
@@ -402,7 +402,8 @@ begin_token_instead_of_end = replace_end_token(with_begin=True)
 no_end_token = replace_end_token(with_begin=False)
 no_begin_token = change_batches("encoder-decoder", drop_begin_token)
 sources_cut = change_batches(
-    "encoder-decoder", lambda batch: {**batch, **{name: batch[name][:, :2] for name in ("source", "source_mask")}}
+    "encoder-decoder",
+    lambda batch: {**batch, "source": batch["source"][:, :2], "source_mask": source_mask(batch)[:, :2]},
 )
 
 

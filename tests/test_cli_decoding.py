@@ -363,7 +363,7 @@ def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Pa
         (["translate", "translator", ""], "Text 1 is empty"),
         (["translate", "translator", "one", " \n"], "Text 2 is empty"),
         (["translate", "translator", b"\xff".decode("utf-8", "surrogateescape")], "Text 1 is not valid UTF-8"),
-        (["translate", "short", "x" * 50], "Text 1 has 51 tokens"),
+        (["translate", "short", "x" * 50], "Text 1: a sentence has 51 tokens"),
         (["translate", "translator", "one", "--into", "fr"], "'fr'"),
         (["translate", "decoder", "one"], "decoder is of kind 'decoder', but this command needs the kind"),
         (["translate", ".", "one"], "is not a model"),
