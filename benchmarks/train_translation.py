@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import chumoku
-from chumoku.data.batches import IGNORE, PairBatches
+from chumoku.data.batches import IGNORE, PairBatches, source_mask
 from chumoku.data.prepared import Pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter
 from chumoku.text import train as train_tokenizer
@@ -166,8 +166,8 @@ def endless(batches: PairBatches) -> Iterator[Batch]:
     from chumoku.data.loader import load
 
     for _, batch in load(batches, workers=4):
-        mask = batch.get("source_mask", torch.ones_like(batch["source"], dtype=torch.bool))
-        yield {name: table.to(DEVICE, non_blocking=True) for name, table in {**batch, "source_mask": mask}.items()}
+        masked = {**batch, "source_mask": source_mask(batch)}
+        yield {name: table.to(DEVICE, non_blocking=True) for name, table in masked.items()}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Split Japanese–English tables into training, validation and test files for recipes/ja-en.toml and en-ja.toml.
+"""Split Japanese–English tables into training, validation and test files for recipes/ja-en-teacher.toml.
 
     python scripts/prepare_ja_en.py FOLDER data/ja-en
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import itertools
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -62,13 +63,14 @@ def choose_parts(rows: list[Row], groups: list[int]) -> list[str | None]:
         candidates = {}
         for indices in members.values():
             chosen = [index for index in indices if rows[index].source in sources]
-            if chosen and len(indices) <= LARGEST_GROUP:
+            free = all(parts[index] == "train" for index in indices)  # not held out for the other table
+            if chosen and free and len(indices) <= LARGEST_GROUP:
                 first = min(chosen, key=lambda index: content_hash(rows[index].pair))
                 candidates[content_hash(rows[first].pair)] = (first, indices)
         order = iter(sorted(candidates))
         for part in (f"test-{table}", f"validation-{table}"):
-            for _ in range(SIZES[part]):
-                first, indices = candidates[next(order)]
+            for key in itertools.islice(order, SIZES[part]):
+                first, indices = candidates[key]
                 for index in indices:
                     parts[index] = None
                 parts[first] = part
@@ -85,11 +87,7 @@ def write_parts(rows: list[Row], parts: list[str | None], folder: Path) -> None:
     lines = defaultdict(list)
     for row, part in zip(rows, parts, strict=True):
         if part is not None:
-            name = (
-                f"train/{row.source}.tsv.gz"
-                if part == "train"
-                else f"{part.replace('validation-', 'validation ').split()[0]}.tsv"
-            )
+            name = f"train/{row.source}.tsv.gz" if part == "train" else f"{part}.tsv"
             lines[name].append(f"{row.pair.source}\t{row.pair.target}\n")
     (folder / "train").mkdir(parents=True, exist_ok=True)
     for name, texts in lines.items():

@@ -61,8 +61,12 @@ def test_weights_leave_the_validation_part_as_it_is(tmp_path: Path) -> None:
 
 def test_weights_need_one_table_each(tmp_path: Path) -> None:
     write_pairs(tmp_path / "a.tsv", "a", 3)
-    with pytest.raises(UsageError, match="belongs to one table"):
-        prepare_pairs([tmp_path], TOKENIZER, tmp_path / "out", validation=0.0, weights=[2.0])
+    wrong = {"belongs to one table": [tmp_path], "Name each file once": [tmp_path / "a.tsv"] * 2}
+    wrong |= {"2 weights for 1": [tmp_path / "a.tsv"], "Name each file instead of a pattern": [tmp_path / "?.tsv"]}
+    for message, files in wrong.items():
+        weights = [2.0] * (2 if "2 weights" in message else len(files))
+        with pytest.raises(UsageError, match=message):
+            prepare_pairs(files, TOKENIZER, tmp_path / "out", validation=0.0, weights=weights)
     with pytest.raises(ChumokuError, match="2 weights for 1 name"):
         read_recipe({"model": {"preset": "tiny-encoder-decoder"}, "data": PAIRS | {"weights": [1, 2]}})
 
@@ -71,8 +75,16 @@ PAIRS = {"kind": "pairs", "files": ["a.tsv"]}
 
 
 def test_both_directions_need_languages() -> None:
-    with pytest.raises(ChumokuError, match="both_directions needs languages"):
-        read_recipe({"model": {"preset": "tiny-encoder-decoder"}, "data": PAIRS | {"both_directions": True}})
+    for languages in (None, ["en", "en"]):
+        data = PAIRS | {"both_directions": True, "languages": languages}
+        with pytest.raises(ChumokuError, match="both_directions needs two languages"):
+            read_recipe({"model": {"preset": "tiny-encoder-decoder"}, "data": data})
+    model = {"preset": "tiny-encoder-decoder", "share_embeddings": False}
+    data = PAIRS | {"both_directions": True, "languages": ["ja", "en"]}
+    with pytest.raises(ChumokuError, match="both directions share one tokenizer"):
+        read_recipe({"model": model, "data": data, "tokenizer": {"target_kind": "bpe"}})
+    with pytest.raises(UsageError, match="two different languages"):
+        prepare_pairs(["a.tsv"], TOKENIZER, "out", both_directions=True)
 
 
 def test_both_directions_start_with_the_token_of_the_target_language(tmp_path: Path) -> None:

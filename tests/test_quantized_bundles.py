@@ -109,7 +109,35 @@ def test_matrices_converted_to_bf16_are_not_saved(tokenizer: Tokenizer, tmp_path
         chumoku.save(tmp_path / "small", to_precision(build("decoder", tokenizer), "bf16"), tokenizer)
 
 
+def test_int4_and_tables_need_whole_groups(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Engines would read beyond the weights: these files are refused, whatever their checksums say."""
+    folder = chumoku.save(tmp_path / "model", build("decoder", tokenizer, width=40, heads=2), tokenizer)
+    floats = load_file(folder / "model.safetensors")
+    path = "decoder.blocks.0.attention.query"
+    scales = torch.ones(40, 2, dtype=torch.float16)
+    int4 = {
+        f"{path}.packed": torch.zeros(40, 2, 16, dtype=torch.uint8),
+        f"{path}.scale": scales,
+        f"{path}.low": scales.clone(),
+    }
+    rows = tokenizer.size + 2
+    table = {"decoder.embedding.q": torch.zeros(rows, 2, 32, dtype=torch.int8)}
+    table["decoder.embedding.scale"] = torch.ones(rows, 2, dtype=torch.float16)
+    for removed, added in ((f"{path}.weight", int4), ("decoder.embedding.table", table)):
+        changed = {name: tensor for name, tensor in floats.items() if name != removed}
+        save_file({**changed, **added}, folder / "model.safetensors")
+        write_checksums(folder)
+        with pytest.raises(UsageError, match="tensor decoder"):
+            chumoku.load(folder)
+
+
 DAMAGE = {
+    "unexpected tensor head.q": lambda tensors: tensors.update(
+        {"head.q": tensors["decoder.embedding.q"].clone(), "head.scale": tensors["decoder.embedding.scale"].clone()}
+    ),
+    "unexpected tensor decoder.embedding.low": lambda tensors: tensors.update(
+        {"decoder.embedding.low": torch.zeros(3), "decoder.embedding.packed": torch.zeros(3)}
+    ),
     "has an unexpected tensor": lambda tensors: tensors.update({"head.low": torch.zeros(3)}),
     "lacks the tensor": lambda tensors: tensors.pop("decoder.blocks.0.attention.query.scale"),
     "has shape": lambda tensors: tensors.update({"decoder.embedding.q": torch.zeros(7, 3, 32, dtype=torch.int8)}),

@@ -18,7 +18,11 @@ TEXTS = {
     "彼は来た（遅れて。）。私は帰った。": ["彼は来た（遅れて。）。", "私は帰った。"],
     "円周率は３．１４です。Yahoo!ニュースを読む。": ["円周率は３．１４です。", "Yahoo!ニュースを読む。"],
     "終わりがない文": ["終わりがない文"],
-    "えっ…そうなの？うん!いいよ": ["えっ…", "そうなの？", "うん!", "いいよ"],
+    "えっ…そうなの？うん!いいよ…": ["えっ…そうなの？", "うん!", "いいよ…"],
+    "「はい。」 と言った。": ["「はい。」 と言った。"],
+    '彼は言った。"行く。"そして行った。': ["彼は言った。", '"行く。"', "そして行った。"],
+    "He said no. She left. So did I. See No. 5.": ["He said no.", "She left.", "So did I.", "See No. 5."],
+    "1. First item\n2. Second": ["1. First item", "2. Second"],
     "I like cats. Do you? Yes!": ["I like cats.", "Do you?", "Yes!"],
     "Dr. Sato met J. Smith at 3.14 p.m. in the U.S. yesterday.": [
         "Dr. Sato met J. Smith at 3.14 p.m. in the U.S. yesterday."
@@ -53,6 +57,7 @@ def test_nothing_is_lost(text: str) -> None:
         (["One.", "Two."], ["\n\n", "\n"], "One.\n\nTwo.\n"),
         (["", "One.", "Two."], ["  ", " ", ""], "  One. Two."),
         (["He said OK", "はい。"], [" ", ""], "He said OKはい。"),
+        (["Hello.", "", "Bye.", ""], [" ", " ", " ", ""], "Hello. Bye."),
         ([], [], ""),
     ],
 )
@@ -61,5 +66,5 @@ def test_translations_are_joined_as_their_language_is_written(texts: list[str], 
 
 
 def test_long_texts_take_linear_time() -> None:
-    text = "これは文です。" * 3001 + "a. " * 3001 + "「" * 3001 + "。" * 3001
+    text = "これは文です。" * 3001 + "a. " * 3001 + "「" * 3001 + "。" * 3001 + "b" + " " * 200_003 + "c"
     assert "".join(sentence.text + sentence.space for sentence in split_sentences(text)) == text

@@ -417,6 +417,7 @@ def test_samples_of_pairs_have_both_languages(sample: Callable[[list[str], int],
         assert 0.4 < sum(text.startswith("ja") for text in chosen) / len(chosen) < 0.6
         assert [int(text[2:]) for text in chosen] == sorted(int(text[2:]) for text in chosen)
     assert sample(texts, 10**6) == texts
+    assert len(sample(["a" * 701, "b" * 809], 500)) == 1, "never nothing"
 
 
 def test_text_package_does_not_import_torch() -> None:

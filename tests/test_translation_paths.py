@@ -132,4 +132,7 @@ def test_a_served_text_of_several_sentences_has_one_alignment(server: Serving, p
 
 def test_a_served_text_has_a_limit_of_sentences(server: Serving) -> None:
     answer = server.post("/v1/translate", model="translator", text="あ。" * 3001).json()
-    assert "The texts have 3001 sentences; the limit is" in answer["error"]["message"]
+    assert "The texts have 3,001 sentences; the limit is" in answer["error"]["message"]
+    long = server.post("/v1/translate", model="translator", text=("あ" * 13 + "。") * 17, alignment=True).json()
+    assert "a text of several sentences is aligned up to 512" in long["error"]["message"]
+    assert server.post("/v1/translate", model="translator", text=[" あ。"] * 61, max_tokens=2).status_code == 200

@@ -26,6 +26,8 @@ def evaluate(
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = BEAM,
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
+    into: Annotated[str | None, typer.Option(help="Multilingual models: target language.")] = None,
+    split: Annotated[bool, typer.Option(help="Translate the sentences of a text one by one.")] = True,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
     save: Annotated[
         Path | None, typer.Option(help="Write the translations to this file, one per line (empty if skipped).")
@@ -48,7 +50,8 @@ def evaluate(
         pipeline = chumoku.load(model, device=device, precision=precision, adapter=adapter)
         pipeline.require_tokenizer()
         if pipeline.config.kind == "encoder-decoder":
-            return _translations(pipeline, data, beam, language, tokenized, columns, save)
+            options: dict[str, Any] = {"beam": beam, "into": into, "split": split}
+            return _translations(pipeline, data, options, language, tokenized, columns, save)
         return _text(pipeline, data)
 
     if Path(model).is_file() and not model.lower().endswith(MODELS):
@@ -101,7 +104,7 @@ def _text(pipeline: Pipeline, files: list[str]) -> dict[str, Any]:
 def _translations(
     pipeline: Pipeline,
     files: list[str],
-    beam: int,
+    options: dict[str, Any],
     language: str | None,
     tokenized: bool,
     columns: str,
@@ -115,7 +118,8 @@ def _translations(
     from chumoku.text.progress import ShowProgress
 
     every = _pairs(files, split_in_two(columns, "--columns"))
-    fits = fits_context(pipeline.model, [pair.source for pair in every], pipeline.source_tokenizer)
+    reading = {name: options[name] for name in ("into", "split")}
+    fits = fits_context(pipeline.model, [pair.source for pair in every], pipeline.source_tokenizer, **reading)
     pairs = [pair for pair, fit in zip(every, fits, strict=True) if fit]
     if every and not pairs:
         raise UsageError(
@@ -124,7 +128,7 @@ def _translations(
         )
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with ShowProgress(Console(stderr=True)) as progress:
-        translations = pipeline.translate(sources, beam=beam, progress=progress)
+        translations = pipeline.translate(sources, **options, progress=progress)
     if save is not None:
         remaining = iter(translations)
         lines = (next(remaining).replace("\n", " ") if fit else "" for fit in fits)

@@ -257,7 +257,7 @@ class PairBatches:
 
 
 def source_mask(batch: Mapping[str, Tensor]) -> Tensor:
-    """The mask [B, S] of a batch of pairs, False for padding; batches without padding have none."""
+    """The mask [B, S] of a batch of pairs, False for padding; all True if the batch has none."""
     return batch.get("source_mask", torch.ones_like(batch["source"], dtype=torch.bool))
 
 

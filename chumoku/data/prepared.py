@@ -55,6 +55,11 @@ def prepare_pairs(
     """
     folder, cleaning = Path(folder), Cleaning() if cleaning is None else cleaning
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+    check_share(validation)
+    if weights is not None:
+        check_weights(files, weights)
+    if both_directions and (None in cleaning.languages or cleaning.languages[0] == cleaning.languages[1]):
+        raise UsageError("Both directions need two different languages, for example ('ja', 'en').")
     inputs = {
         "sources": compute_fingerprints(find_files(files), progress),
         "tokenizers": [tokenizer.fingerprint, target_tokenizer.fingerprint],
@@ -67,7 +72,6 @@ def prepare_pairs(
     }
     if is_up_to_date(folder, inputs):
         return folder
-    check_share(validation)
     with replace_folder(folder) as working, refuse_if_changed(find_files(files)):
         pairs, report = read_pairs(files, columns=columns, cleaning=cleaning, progress=progress)
         train_indices, validation_indices = split_pairs(pairs, validation=validation, seed=seed, progress=progress)
@@ -91,15 +95,22 @@ def open_pairs(folder: Path | str, part: str = "train") -> Pairs:
     return Pairs(RaggedArray(folder, entries["source"]), RaggedArray(folder, entries["target"]))
 
 
+def check_weights(files: Sequence[str | Path], weights: Sequence[float]) -> None:
+    """Refuse weights that do not belong to one table each."""
+    paths = [Path(file) for file in files]
+    if len(weights) != len(paths) or len(set(paths)) < len(paths):
+        raise UsageError(
+            f"There are {len(weights)} weights for {len(files)} files. Name each file once, and its weight."
+        )
+    if folder := next((path for path in paths if path.is_dir() or path.suffix == ".zip"), None):
+        raise UsageError(f"A weight belongs to one table, and {folder} may have several. Name its files.")
+
+
 def weights_by_pair(files: Sequence[str | Path], weights: Sequence[float], report: Report) -> list[float]:
     """The weight of each pair in the order of reading."""
-    paths = [str(Path(file)) for file in files]
-    if len(paths) != len(weights) or not set(report.kept_by_file) <= set(paths):
-        raise UsageError(
-            f"There are {len(weights)} weights for {len(files)} names in data.files. Each weight belongs to one table: "
-            "a .tsv, .jsonl or .parquet file, not a folder or a pattern."
-        )
-    by_file = dict(zip(paths, weights, strict=True))
+    by_file = {str(Path(file)): weight for file, weight in zip(files, weights, strict=True)}
+    if unknown := next((file for file in report.kept_by_file if file not in by_file), None):
+        raise UsageError(f"{unknown} has no weight of its own. Name each file instead of a pattern, and its weight.")
     return [by_file[file] for file, count in report.kept_by_file.items() for _ in range(count)]
 
 

@@ -56,8 +56,8 @@ def translate(
 
     split       translate the sentences of a text one by one, and join their translations
     into        target language, for multilingual models
-    within      most tokens of a text; by default the model's context
-    limit       most tokens of a translation; by default 2 × source + 20
+    within      most tokens of a sentence; by default the model's context
+    limit       most tokens of a translated sentence; by default 2 × source + 20
     progress    called as progress(step, done, total, unit)
     """
     parts = split_texts(texts, split=split)
@@ -83,7 +83,7 @@ def translate(
 def split_texts(texts: Sequence[str], *, split: bool = True) -> list[list[Sentence]]:
     """The sentences of each text; with split=False, each text is one."""
     if isinstance(texts, str):
-        raise UsageError("texts must be a list of sentences, not one text. Put it in a list.")
+        raise UsageError("texts must be a list of texts, not one text. Put it in a list.")
     return [split_sentences(text) if split else [Sentence(text, "")] for text in texts]
 
 
@@ -181,10 +181,12 @@ def encode(
     return sources
 
 
-def fits_context(model: Model, texts: Sequence[str], tokenizer: Tokenizer) -> list[bool]:
+def fits_context(
+    model: Model, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None = None, split: bool = True
+) -> list[bool]:
     """Whether the sentences of each text, with the end token, are not longer than the model's context."""
-    parts = split_texts(texts)
-    sources = iter(_source_tokens([sentence.text for part in parts for sentence in part], tokenizer, None))
+    parts = split_texts(texts, split=split)
+    sources = iter(_source_tokens([sentence.text for part in parts for sentence in part], tokenizer, into))
     return [max((len(next(sources)) for _ in part), default=0) <= model.config.context for part in parts]
 
 

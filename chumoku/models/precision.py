@@ -3,8 +3,9 @@
     float32   4 bytes per weight    int8   1 + 1/16 byte,   one scale per 32 weights
     bf16      2 bytes               int4   1/2 + 1/8 byte,  one scale and one offset per 32 weights
 
-Matrices, which hold nearly all weights, are converted (for bf16 also the token table). Experts and the activations
-between matrices stay float32. On a GPU everything that is not a quantized weight is bf16, for its tensor cores.
+Matrices, which hold nearly all weights, are converted (for bf16, and on request, also the token table). Experts and the
+activations between matrices stay float32. On a GPU everything that is not a quantized weight is bf16, for its tensor
+cores.
 """
 
 from __future__ import annotations

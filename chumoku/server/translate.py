@@ -32,10 +32,11 @@ from chumoku.server.state import state_of
 from chumoku.server.streaming import encode_json, json_response
 from chumoku.server.token_text import label_tokens
 from chumoku.server.worker import Job
-from chumoku.text.sentences import Sentence, join_sentences
+from chumoku.text.sentences import join_sentences
 from chumoku.text.tokenizer import Tokenizer
 
 WIDEST_TREE = 8
+LONGEST_ALIGNED = 512  # source tokens: the alignment has a cell for every pair of tokens
 CANDIDATES = 5
 
 
@@ -47,11 +48,8 @@ async def translations(request: Request) -> Response:
     check_limits(body, texts, max_texts=state.limits.texts, max_new_tokens=state.limits.new)
     model = require_kind(served, EncoderDecoderModel, "cannot translate")
     with admit_texts(served, len(texts)):
-        parts = translate.split_texts(texts, split=body.split and not body.tree)
-        if sum(map(len, parts)) > max(len(texts), state.limits.texts):
-            message = f"The texts have {sum(map(len, parts))} sentences; the limit is {state.limits.texts}."
-            raise RequestError(400, message, param="text")
-        split = await cancel_on_disconnect(request, state.run_in_reader(_encode, served, model, parts, body.into))
+        encoding = state.run_in_reader(_encode, served, model, texts, body, most=state.limits.texts)
+        split = await cancel_on_disconnect(request, encoding)
         return json_response(await run_job(request, served.worker, TranslationJob(served, model, body, split)))
 
 
@@ -77,20 +75,34 @@ class SplitText(NamedTuple):
 
 
 def _encode(
-    served: ServedModel, model: EncoderDecoderModel, parts: Sequence[Sequence[Sentence]], into: str | None
+    served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], body: schemas.Translation, *, most: int
 ) -> list[SplitText]:
-    tokenizer = served.pipeline.source_tokenizer
+    """The sentences of each text as tokens; raises RequestError if there are too many."""
+    parts = translate.split_texts(texts, split=body.split and not body.tree)
+    count = sum(bool(sentence.text) for part in parts for sentence in part)
+    if count > most:
+        message = (
+            f'The texts have {count:,} sentences; the limit is {most}. "split": false translates each text as a whole.'
+        )
+        raise RequestError(400, message, param="text")
     numbers = [number for number, part in enumerate(parts) for _ in part]
     sentences = [sentence.text for part in parts for sentence in part]
     try:
-        sources = iter(translate.encode(model, sentences, tokenizer, into=into, numbers=numbers))
+        encoded = translate.encode(model, sentences, served.pipeline.source_tokenizer, into=body.into, numbers=numbers)
     except Exception as error:
-        raise to_request_error(error, param="text" if into is None else "into") from error
+        raise to_request_error(error, param="text" if body.into is None else "into") from error
+    sources = iter(encoded)
     split = [SplitText([next(sources) for _ in part], [sentence.space for sentence in part]) for part in parts]
     for number, text in enumerate(split, start=1):
         if not any(text.sources):
             message = f"Text {number} has no token that this model knows. Use another text."
             raise RequestError(400, message, param="text")
+        tokens = sum(map(len, text.sources))
+        if body.alignment and len(text.sources) > 1 and tokens > LONGEST_ALIGNED:
+            message = (
+                f"Text {number} has {tokens:,} tokens; a text of several sentences is aligned up to {LONGEST_ALIGNED}."
+            )
+            raise RequestError(400, message, param="alignment")
     return split
 
 

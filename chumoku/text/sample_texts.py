@@ -25,7 +25,7 @@ def subsample(texts: Iterable[str], max_characters: int) -> list[str]:
         characters += len(text)
         if characters > max_characters:
             share /= 2
-            chosen = [(draw, text) for draw, text in chosen if draw < share]
+            chosen = [(draw, text) for draw, text in chosen if draw < share] or [min(chosen)]
             characters = sum(len(text) for _, text in chosen)
     return [text for _, text in chosen]
 
@@ -33,7 +33,7 @@ def subsample(texts: Iterable[str], max_characters: int) -> list[str]:
 def sample_randomly(texts: list[str], max_characters: int) -> list[str]:
     """All texts, or random ones (the same every time) that have about `max_characters` together."""
     random, share = Random(0), max_characters / max(1, sum(map(len, texts)))
-    return [text for text in texts if random.random() < share]
+    return [text for text in texts if random.random() < share] or texts[:1]
 
 
 def split_long_texts(texts: Iterable[str]) -> Iterator[str]:

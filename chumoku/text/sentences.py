@@ -2,11 +2,11 @@
 
     Japanese    ends at 。！？ with the closing brackets after them, but not inside 「」 and 『』:
                 彼は「はい。」と言った。 is one sentence
-    others      ends at . ! ? before a space, but not after an abbreviation (Dr. Sato, J. Smith, e.g. this)
-                and not before a small letter
+    others      ends at . ! ? before a space, but not after an abbreviation (Dr. Sato, J. Smith, e.g. this), not after
+                the number of a list item, and not before a lowercase letter
     both        at every line break
 
-The sentences and the spaces after them are the text again, to the last character.
+The sentences and the spaces after them, joined, give exactly the original text.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 OPENING, CLOSING = "「『（(“【［", "」』）)”】］"
 # Marks that may end a sentence, with brackets and quotation marks that close after them; or line breaks.
-END = re.compile(rf"""(?P<marks>[。！？!?．.…]+)(?P<closing>[{CLOSING}"'’\]]*)|\s*\n\s*""")
+END = re.compile(rf"""(?P<marks>[。！？!?．.…]+)(?P<closing>[{CLOSING}’\]]*"?)|\n\s*""")
 BRACKET, SPACE = re.compile(f"[{OPENING}{CLOSING}]"), re.compile(r"\s*")
 ABBREVIATION = re.compile(
-    r"""[("'“‘[]*([a-z]|mrs?|ms|drs?|prof|st|[sj]r|vs|nos?|vol|figs?|inc|ltd|co|corp|gen|col|capt|sgt|rev|hon|gov|sen|rep|mt"""
+    r"""[("'“‘[]*([a-hj-z]|mrs?|ms|drs?|prof|st|[sj]r|vs|vol|figs?|inc|ltd|co|corp|gen|col|capt|sgt|rev|hon|gov|sen|rep|mt"""
     r"|e\.g|i\.e|cf|al|approx|dept|est|eds?|pp|u\.s|u\.k|u\.n|a\.m|p\.m|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)",
     re.IGNORECASE,
 )
@@ -43,10 +43,10 @@ def split_sentences(text: str) -> list[Sentence]:
         if match.start() < start:  # a line break that was the space after a sentence
             continue
         depth, seen = depth + _count_brackets(text[seen : match.start()]), match.start()
-        if match["marks"] is None or _ends_sentence(text, start, depth, match):
-            stop = match.start() if match["marks"] is None else match.end()
-            rest = _skip_spaces(text, stop)
-            sentences.append(Sentence(text[start:stop], text[stop:rest]))
+        stop = match.start() if match["marks"] is None else match.end() - _opens_quotation(text, start, match)
+        if match["marks"] is None or _ends_sentence(text, start, stop, depth, match):
+            sentence, rest = text[start:stop].rstrip(), _skip_spaces(text, stop)
+            sentences.append(Sentence(sentence, text[start + len(sentence) : rest]))
             start, seen, depth = rest, rest, 0
     if start < len(text):
         last = text[start:].rstrip()
@@ -55,33 +55,41 @@ def split_sentences(text: str) -> list[Sentence]:
 
 
 def join_sentences(texts: Sequence[str], spaces: Sequence[str]) -> str:
-    """Translated sentences as one text. Line breaks stay; other spaces follow the habit of the target language."""
-    joined = []
+    """Translated sentences as one text. Line breaks stay; otherwise a space, or nothing next to Japanese or Chinese."""
+    joined = ""
     for number, (text, space) in enumerate(zip(texts, spaces, strict=True)):
-        joined.append(text)
-        if "\n" in space or not text:
-            joined.append(space)
-        elif number + 1 < len(texts):
-            together = EAST_ASIAN.match(text[-1]) or EAST_ASIAN.match(texts[number + 1])
-            joined.append("" if together else " ")
-    return "".join(joined)
+        if text and joined and not joined[-1].isspace():
+            joined += "" if EAST_ASIAN.match(joined[-1]) or EAST_ASIAN.match(text) else " "
+        joined += text
+        if "\n" in space or (number == 0 and not text):  # spaces before the first sentence
+            joined += space
+    return joined
 
 
-def _ends_sentence(text: str, start: int, depth: int, match: re.Match[str]) -> bool:
-    """Whether the sentence that began at `start` ends with these marks, which `depth` open brackets surround."""
-    marks, after, before = match["marks"], text[match.end() : match.end() + 1], text[match.start() - 1 : match.start()]
-    if any(mark in "。！？" for mark in marks) or (marks[-1] in "!?．…" and EAST_ASIAN.match(before)):
+def _opens_quotation(text: str, start: int, match: re.Match[str]) -> bool:
+    """Whether the quotation mark after these marks opens a quotation, and so belongs to the next sentence."""
+    return match["closing"].endswith('"') and text.count('"', start, match.start()) % 2 == 0
+
+
+def _ends_sentence(text: str, start: int, stop: int, depth: int, match: re.Match[str]) -> bool:
+    """Whether the sentence from `start` to `stop` ends with these marks, which `depth` open brackets surround."""
+    marks, after, before = match["marks"], text[stop : stop + 1], text[match.start() - 1 : match.start()]
+    place = _skip_spaces(text, stop)
+    follows = text[place : place + 1]
+    if any(mark in "。！？" for mark in marks) or (marks[-1] in "!?．" and EAST_ASIAN.match(before)):
         depth_after = depth + _count_brackets(match["closing"])
         if depth_after > 0 or after in (*"。！？!?、，",) or (marks == "．" and after.isdigit()):
             return False
         # 「はい。」と言った continues after its quotation.
-        return depth <= 0 or not HIRAGANA.match(after)
+        return depth <= 0 or not HIRAGANA.match(follows)
     if after and not after.isspace():
         return False
-    place = _skip_spaces(text, match.end())
-    follows = text[place : place + 1]
-    if marks == "." and follows and ABBREVIATION.fullmatch(_last_word(text, start, match.start())):
-        return False
+    if marks == "." and follows:
+        word = _last_word(text, start, match.start())
+        if ABBREVIATION.fullmatch(word) or text[start : match.start()].isdigit():
+            return False
+        if word.lower() in ("no", "nos") and follows.isdigit():
+            return False
     return not follows.islower()
 
 

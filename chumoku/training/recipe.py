@@ -248,6 +248,8 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.has_target and (config.kind != "encoder-decoder" or config.share_embeddings):
         why = "a model with share_embeddings" if config.share_embeddings else f"a model of kind '{config.kind}'"
         yield Problem("tokenizer.target_kind", f"{why} has one tokenizer; leave the target_ keys out.")
+    if recipe.tokenizer.has_target and data.both_directions:
+        yield Problem("tokenizer.target_kind", "both directions share one tokenizer; leave the target_ keys out.")
     if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
         yield Problem("tokenizer.target_vocabulary", "this key needs target_kind, which was not given.")
     if recipe.lora is not None and recipe.init is None:

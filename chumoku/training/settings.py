@@ -215,9 +215,9 @@ def _one_weight_per_file(c: Any) -> str | None:
 
 
 def _languages_required(c: Any) -> str | None:
-    if not c.both_directions or c.languages:
+    if not c.both_directions or (c.languages and len(set(c.languages)) == 2):
         return None
-    return 'both_directions needs languages, for example ["ja", "en"]: sources start with a token of the target\'s.'
+    return 'both_directions needs two languages, for example ["ja", "en"]: a source starts with its target language.'
 
 
 def _one_average(c: Any) -> str | None:

@@ -35,6 +35,14 @@ class Matrix(NamedTuple):
 
     name: str  # of the float tensor
     shape: tuple[int, int]
+    module: nn.Module
+
+    @property
+    def kinds(self) -> tuple[type[Int8 | Int4], ...]:
+        """The kinds that it can have: only int8 matrices (no tables) may have a last group that is not full."""
+        if self.shape[1] % GROUP == 0:
+            return (Int8, Int4)
+        return () if isinstance(self.module, Embedding) else (Int8,)
 
     def stored_as(self, kind: type[Int8 | Int4]) -> dict[str, tuple[tuple[int, ...], str]]:
         """The names of its quantized tensors, each with shape and type."""
@@ -48,11 +56,11 @@ class Matrix(NamedTuple):
 def matrices_of(model: Model) -> Iterator[Matrix]:
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            yield Matrix(f"{path}.weight", (module.out_features, module.in_features))
+            yield Matrix(f"{path}.weight", (module.out_features, module.in_features), module)
         elif isinstance(module, Logits):
-            yield Matrix(f"{path}.weight", (model.config.vocabulary, model.config.width))
+            yield Matrix(f"{path}.weight", (model.config.vocabulary, model.config.width), module)
         elif type(module) is Embedding:
-            yield Matrix(f"{path}.table", (module.table.shape[0], module.table.shape[1]))
+            yield Matrix(f"{path}.table", (module.table.shape[0], module.table.shape[1]), module)
 
 
 def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -> dict[str, Tensor | StoredWeight]:
@@ -61,13 +69,16 @@ def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -
     found = read_headers(path, max_tensors=max(MAX_TENSORS, 3 * len(like)))
     quantized: dict[str, tuple[type[Int8 | Int4], list[str]]] = {}
     expected: dict[str, tuple[tuple[int, ...], str | None]] = {name: (shape, None) for name, shape in like.items()}
+    tables = set()
     for matrix in matrices_of(model):
-        for kind in (Int8, Int4):
-            stored = matrix.stored_as(kind)
-            if next(iter(stored)) in found:
-                expected.pop(matrix.name, None)
-                expected |= stored
-                quantized[matrix.name] = (kind, list(stored))
+        kind = next((kind for kind in matrix.kinds if next(iter(matrix.stored_as(kind))) in found), None)
+        tied = isinstance(matrix.module, Logits) and model.config.tie_output
+        if kind is None or (tied and _output_table(model) in tables):  # the table is also the output matrix
+            continue
+        tables.add(matrix.module)
+        expected.pop(matrix.name, None)
+        expected |= matrix.stored_as(kind)
+        quantized[matrix.name] = (kind, list(matrix.stored_as(kind)))
     if found.keys() != expected.keys():
         odd = min(found.keys() ^ expected.keys())
         problem = "has an unexpected" if odd in found else "lacks the"
@@ -90,3 +101,7 @@ def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -
             name: kind(*(opened.get_tensor(part) for part in parts)) for name, (kind, parts) in quantized.items()
         }
     return {**single, **matrices}
+
+
+def _output_table(model: Model) -> nn.Module:
+    return model.get_submodule("encoder.embedding" if model.config.kind == "encoder" else "decoder.embedding")
