@@ -67,4 +67,5 @@ def test_translations_are_joined_as_their_language_is_written(texts: list[str], 
 
 def test_long_texts_take_linear_time() -> None:
     text = "これは文です。" * 3001 + "a. " * 3001 + "「" * 3001 + "。" * 3001 + "b" + " " * 200_003 + "c"
+    text += "x. " * 200_003 + "\n「" + '。"' * 200_003
     assert "".join(sentence.text + sentence.space for sentence in split_sentences(text)) == text

@@ -38,16 +38,19 @@ def split_sentences(text: str) -> list[Sentence]:
     """The sentences of a text, each with the space after it; spaces before the first are a sentence without text."""
     start = _skip_spaces(text, 0)
     sentences = [Sentence("", text[:start])] if start else []
-    depth, seen = 0, start  # open brackets before `seen`
+    depth, quotes, seen = 0, 0, start  # open brackets and quotation marks of this sentence before `seen`
     for match in END.finditer(text, start):
         if match.start() < start:  # a line break that was the space after a sentence
             continue
-        depth, seen = depth + _count_brackets(text[seen : match.start()]), match.start()
-        stop = match.start() if match["marks"] is None else match.end() - _opens_quotation(text, start, match)
+        depth += _count_brackets(text[seen : match.start()])
+        quotes += text.count('"', seen, match.start())
+        seen, stop = match.start(), match.start()
+        if match["marks"] is not None:  # a quotation mark that opens belongs to the next sentence
+            stop = match.end() - (match["closing"].endswith('"') and quotes % 2 == 0)
         if match["marks"] is None or _ends_sentence(text, start, stop, depth, match):
             sentence, rest = text[start:stop].rstrip(), _skip_spaces(text, stop)
             sentences.append(Sentence(sentence, text[start + len(sentence) : rest]))
-            start, seen, depth = rest, rest, 0
+            start, seen, depth, quotes = rest, rest, 0, 0
     if start < len(text):
         last = text[start:].rstrip()
         sentences.append(Sentence(last, text[start + len(last) :]))
@@ -66,11 +69,6 @@ def join_sentences(texts: Sequence[str], spaces: Sequence[str]) -> str:
     return joined
 
 
-def _opens_quotation(text: str, start: int, match: re.Match[str]) -> bool:
-    """Whether the quotation mark after these marks opens a quotation, and so belongs to the next sentence."""
-    return match["closing"].endswith('"') and text.count('"', start, match.start()) % 2 == 0
-
-
 def _ends_sentence(text: str, start: int, stop: int, depth: int, match: re.Match[str]) -> bool:
     """Whether the sentence from `start` to `stop` ends with these marks, which `depth` open brackets surround."""
     marks, after, before = match["marks"], text[stop : stop + 1], text[match.start() - 1 : match.start()]
@@ -86,7 +84,8 @@ def _ends_sentence(text: str, start: int, stop: int, depth: int, match: re.Match
         return False
     if marks == "." and follows:
         word = _last_word(text, start, match.start())
-        if ABBREVIATION.fullmatch(word) or text[start : match.start()].isdigit():
+        is_list_number = word.isdigit() and match.start() - start == len(word)
+        if ABBREVIATION.fullmatch(word) or is_list_number:
             return False
         if word.lower() in ("no", "nos") and follows.isdigit():
             return False

@@ -69,13 +69,13 @@ def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -
     found = read_headers(path, max_tensors=max(MAX_TENSORS, 3 * len(like)))
     quantized: dict[str, tuple[type[Int8 | Int4], list[str]]] = {}
     expected: dict[str, tuple[tuple[int, ...], str | None]] = {name: (shape, None) for name, shape in like.items()}
-    tables = set()
+    replaced = set()  # modules whose matrix is quantized
     for matrix in matrices_of(model):
         kind = next((kind for kind in matrix.kinds if next(iter(matrix.stored_as(kind))) in found), None)
         tied = isinstance(matrix.module, Logits) and model.config.tie_output
-        if kind is None or (tied and _output_table(model) in tables):  # the table is also the output matrix
+        if kind is None or (tied and _output_table(model) in replaced):  # the table is also the output matrix
             continue
-        tables.add(matrix.module)
+        replaced.add(matrix.module)
         expected.pop(matrix.name, None)
         expected |= matrix.stored_as(kind)
         quantized[matrix.name] = (kind, list(matrix.stored_as(kind)))

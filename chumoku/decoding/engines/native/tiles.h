@@ -67,7 +67,8 @@ template <bool FOUR> struct TileWeights {
     }
 };
 
-// The products of group g, with one of two sets of tiles, so that two groups can be in progress.
+// The products of group g, with one of two sets of tiles, so that two groups can be in progress. The numbers of tiles must
+// be literals, so both sets are written out.
 template <bool FOUR> [[gnu::always_inline]] inline void multiply_group(
     const TileWeights<FOUR>& w, int g, const int8_t* x, int stride, TileSums* dots) {
     const void *one = w.q(0, g), *two = w.q(1, g);
