@@ -39,8 +39,7 @@ def install_quantized(model: Model, path: str, stored: StoredWeight, floats: dic
         shared = [other for other, found in model.named_modules(remove_duplicate=False) if found is module]
         for other in shared:
             replace_module(model, other, table)
-        stack = "encoder" if model.config.kind == "encoder" else "decoder"
-        if model.config.tie_output and f"{stack}.embedding" in shared:
+        if model.config.tie_output and f"{output_stack(model)}.embedding" in shared:
             for other, found in list(model.named_modules()):
                 if isinstance(found, Logits):
                     replace_module(model, other, QuantizedLogits.of(stored, floats.pop(f"{other}.bias", None)))
@@ -49,3 +48,8 @@ def install_quantized(model: Model, path: str, stored: StoredWeight, floats: dic
     layer = kind.of(stored, floats.pop(f"{path}.bias", None))
     layer.in_features = model.config.width if isinstance(module, Logits) else int(module.in_features)  # type: ignore[arg-type]
     replace_module(model, path, layer)
+
+
+def output_stack(model: Model) -> str:
+    """The stack before the output; if the output is tied, the output matrix is its token table."""
+    return "encoder" if model.config.kind == "encoder" else "decoder"

@@ -20,6 +20,7 @@ from chumoku.errors import UsageError
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.quantized import GROUP, Int4, Int8, StoredWeight
+from chumoku.weights.assign import output_stack
 from chumoku.weights.formats.safetensors_source import FLOATS, MAX_TENSORS, read_headers
 
 
@@ -69,11 +70,12 @@ def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -
     found = read_headers(path, max_tensors=max(MAX_TENSORS, 3 * len(like)))
     quantized: dict[str, tuple[type[Int8 | Int4], list[str]]] = {}
     expected: dict[str, tuple[tuple[int, ...], str | None]] = {name: (shape, None) for name, shape in like.items()}
+    table = model.get_submodule(f"{output_stack(model)}.embedding")
     replaced = set()  # modules whose matrix is quantized
     for matrix in matrices_of(model):
         kind = next((kind for kind in matrix.kinds if next(iter(matrix.stored_as(kind))) in found), None)
         tied = isinstance(matrix.module, Logits) and model.config.tie_output
-        if kind is None or (tied and _output_table(model) in replaced):  # the table is also the output matrix
+        if kind is None or (tied and table in replaced):  # the table is also the output matrix
             continue
         replaced.add(matrix.module)
         expected.pop(matrix.name, None)
@@ -101,7 +103,3 @@ def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -
             name: kind(*(opened.get_tensor(part) for part in parts)) for name, (kind, parts) in quantized.items()
         }
     return {**single, **matrices}
-
-
-def _output_table(model: Model) -> nn.Module:
-    return model.get_submodule("encoder.embedding" if model.config.kind == "encoder" else "decoder.embedding")

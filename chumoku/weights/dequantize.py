@@ -16,6 +16,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
+from chumoku.weights.assign import output_stack
 
 
 def dequantize_model(model: Model) -> Model:
@@ -32,7 +33,7 @@ def dequantize_model(model: Model) -> Model:
                 del tensors[f"{path}.{name}"]
             weight = _to_float(module.float_weight())
             if isinstance(module, QuantizedLogits) and tied:
-                tied = torch.equal(weight, tensors[f"{_output_stack(model)}.embedding.table"])
+                tied = torch.equal(weight, tensors[f"{output_stack(model)}.embedding.table"])
             if not (isinstance(module, QuantizedLogits) and tied):
                 tensors[f"{path}.weight"] = weight
     result = build(ModelConfig(**{**settings_to_dict(model.config), "tie_output": tied}), device="meta")
@@ -40,10 +41,6 @@ def dequantize_model(model: Model) -> Model:
     for parameter in result.parameters():
         parameter.requires_grad_(False)
     return result
-
-
-def _output_stack(model: Model) -> str:
-    return "encoder" if model.config.kind == "encoder" else "decoder"
 
 
 def _to_float(tensor: Tensor) -> Tensor:
