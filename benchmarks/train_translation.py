@@ -1,11 +1,11 @@
 """Training an encoder-decoder on sentence pairs on a GPU: tokens per second, and the share of the matrix peak.
 
-    python benchmarks/train_translation.py [--width 384] [--layers 6 3] [--eager] [--peers] [--seconds 20]
+    python benchmarks/train_translation.py [--width 384] [--layers 6 3] [--eager] [--padded] [--peers] [--seconds 20]
 
-`ours` is `chumoku.train` itself: data loader, compiled step, clipping, AdamW, logging. The peers, with `--peers`, are
-transformers' Marian and torch.nn.Transformer with the same sizes, batches and optimizer, in bf16 by autocast; each
-runs as it comes and compiled with dynamic shapes. Lengths are log-normal, about 25 tokens, up to 128; the target is as
-long as the source, give or take a fifth. Only real tokens count, so padding is lost speed.
+`ours` is `chumoku.train` itself with packed rows: data loader, compiled step, clipping, AdamW, logging. The peers, with
+`--peers`, are transformers' Marian and torch.nn.Transformer with the same sizes, optimizer and pairs in padded batches,
+in bf16 by autocast; each runs as it comes and compiled with dynamic shapes. Lengths are log-normal, about 25 tokens, up
+to 128; the target is as long as the source, give or take a fifth. Only real tokens count, so padding is lost speed.
 
     share = 6 · Σ (weights × real tokens they read) · steps/s / (FLOP/s of an 8192³ product in bf16)
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 import chumoku
 from chumoku.data.batches import IGNORE, PairBatches, source_mask
+from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.prepared import Pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter
 from chumoku.text import train as train_tokenizer
@@ -65,7 +67,9 @@ def weights_read(width: int, layers: tuple[int, int]) -> tuple[int, int]:
     return source, decoder * 14 * width**2 + VOCABULARY * width
 
 
-def ours(batches: PairBatches, config: Any, folder: Path, seconds: float, *, compiled: bool) -> float:
+def ours(
+    batches: PairBatches | PackedPairBatches, config: Any, folder: Path, seconds: float, *, compiled: bool
+) -> float:
     """Steps per second of chumoku.train, after WARMUP steps."""
     times: list[float] = []
 
@@ -84,6 +88,7 @@ def ours(batches: PairBatches, config: Any, folder: Path, seconds: float, *, com
             "samples": 0,
             "log_every": 100,
             "workers": 4,
+            "packing": isinstance(batches, PackedPairBatches),
         },
         "optimizer": {"learning_rate": 1e-4},
     }
@@ -176,21 +181,23 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs=2, default=(6, 3))
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--eager", action="store_true", help="do not compile ours")
+    parser.add_argument("--padded", action="store_true", help="padded batches for ours too")
     parser.add_argument("--peers", action="store_true")
     given = parser.parse_args()
     torch.manual_seed(0)
     width, layers = given.width, tuple(given.layers)
     with tempfile.TemporaryDirectory() as name:
         batches = make_batches(Path(name))
-        counts = [side.lengths.sum() / len(batches) for side in (batches.pairs.source, batches.pairs.target)]
-        flops = 6 * sum(weights * tokens for weights, tokens in zip(weights_read(width, layers), counts, strict=True))
+        packed = batches if given.padded else PackedPairBatches(batches)
+        totals = (batches.source_lengths.sum(), batches.target_lengths.sum())
+        flops = 6 * sum(weights * tokens for weights, tokens in zip(weights_read(width, layers), totals, strict=True))
         peak = measure_matmul_flops(DEVICE, torch.bfloat16)
         config = chumoku.preset(
             "transformer-base", vocabulary=VOCABULARY, width=width, heads=width // 64, feedforward_width=4 * width,
-            encoder_layers=layers[0], layers=layers[1], placement="pre", position="rotary",
+            encoder_layers=layers[0], layers=layers[1], placement="pre", position="rotary", context=128,
         )  # fmt: skip
         contestants: dict[str, Callable[[], float]] = {
-            "ours": lambda: ours(batches, config, Path(name), given.seconds, compiled=not given.eager)
+            "ours": lambda: ours(packed, config, Path(name), given.seconds, compiled=not given.eager)
         }
         if given.peers:
             for title, kind in (("Marian", Marian), ("nn.Transformer", TorchTransformer)):
@@ -199,7 +206,10 @@ def main() -> None:
                         batches, kind(width, layers), given.seconds, compiled=compiled
                     )
         found: dict[str, Any] = {"torch": torch.__version__, "width": width, "layers": layers}
-        found |= {"padding": round(batches.padding, 4), "matrix_tflops": round(peak / 1e12)}
+        found |= {
+            "padding": [round(each.padding, 4) for each in (packed, batches)],
+            "matrix_tflops": round(peak / 1e12),
+        }
         for title, run in contestants.items():
             try:
                 steps = run()
@@ -208,7 +218,9 @@ def main() -> None:
                     raise
                 found[title] = f"{type(error).__name__}: {str(error)[:200]}"
                 continue
-            found[title] = {"tokens_per_second": round(steps * counts[1]), "share": round(steps * flops / peak, 4)}
+            epochs = steps / len(packed if title == "ours" else batches)  # per second
+            found[title] = {"tokens_per_second": round(epochs * totals[1]), "share": round(epochs * flops / peak, 4)}
+            print(title, found[title], file=sys.stderr, flush=True)
             torch._dynamo.reset()
             torch.cuda.empty_cache()
     print(json.dumps(found))

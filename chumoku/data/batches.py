@@ -177,10 +177,10 @@ class PairBatches:
             raise CorpusError("There are no pairs in this part. Give more text, or a larger share of it.")
         self.pairs, self.seed, self.tokens = pairs, seed, tokens
         self._begin, self._end, self._source_end = target_roles.begin, target_roles.end, source_roles.end
-        self._source_pad, self._target_pad = source_roles.pad or 0, target_roles.pad or 0
-        self._source_lengths = pairs.source.lengths + (self._source_end is not None)
-        self._target_lengths = pairs.target.lengths + 1
-        longest = int(np.maximum(self._source_lengths, self._target_lengths).max())
+        self.source_pad, self.target_pad = source_roles.pad or 0, target_roles.pad or 0
+        self.source_lengths = pairs.source.lengths + (self._source_end is not None)
+        self.target_lengths = pairs.target.lengths + 1
+        longest = int(np.maximum(self.source_lengths, self.target_lengths).max())
         if longest > tokens:
             raise CorpusError(
                 f"The longest pair has {longest} tokens, but a batch may have {tokens}. Allow more tokens per batch, "
@@ -195,24 +195,30 @@ class PairBatches:
     def samples(self, epoch: int, index: int) -> Indices:
         check_index(self, index)
         position = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
-        return self._order(epoch)[self._starts[position] : self._starts[position + 1]]
+        return self.order(epoch)[self._starts[position] : self._starts[position + 1]]
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
-        samples = share.select(self.samples(epoch, index))
-        source, real = pad_sequences(self.pairs.source, samples, filler=self._source_pad, after=self._source_end)
-        target, _ = pad_sequences(self.pairs.target, samples, filler=self._target_pad, before=self._begin)
-        labels, _ = pad_sequences(self.pairs.target, samples, filler=IGNORE, after=self._end)
-        batch = {"source": source, "target": target, "labels": labels}
+        tables = self.tables(share.select(self.samples(epoch, index)))
+        batch, real = {name: table for name, (table, _) in tables.items()}, tables["source"][1]
         return batch if real.all() else {**batch, "source_mask": real}
+
+    def tables(self, samples: Indices) -> dict[str, tuple[Tensor, Tensor]]:
+        """Source, target and labels of the pairs, each padded, with a mask that is True for real tokens."""
+        pairs = self.pairs
+        return {
+            "source": pad_sequences(pairs.source, samples, filler=self.source_pad, after=self._source_end),
+            "target": pad_sequences(pairs.target, samples, filler=self.target_pad, before=self._begin),
+            "labels": pad_sequences(pairs.target, samples, filler=IGNORE, after=self._end),
+        }
 
     @property
     def padding(self) -> float:
         """The fraction of padding among all positions of an epoch, sources and targets together."""
         total = real = 0
-        order = self._order(0)
+        order = self.order(0)
         for start, stop in zip(self._starts[:-1], self._starts[1:], strict=True):
             rows = order[start:stop]
-            for lengths in (self._source_lengths[rows], self._target_lengths[rows]):
+            for lengths in (self.source_lengths[rows], self.target_lengths[rows]):
                 total += len(rows) * int(lengths.max())
                 real += int(lengths.sum())
         return 1 - real / total
@@ -222,7 +228,7 @@ class PairBatches:
         """The number of rows in the smallest batch: the most processes that can share a batch."""
         return int(np.diff(self._starts).min())
 
-    def _order(self, epoch: int) -> Indices:
+    def order(self, epoch: int) -> Indices:
         """All pairs sorted by source length, then target length; ties in random order, so batches change by epoch."""
         if getattr(self, "_cached_order", (None, None))[0] != epoch:
             shuffled = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
@@ -231,7 +237,7 @@ class PairBatches:
 
     def _rank_lengths(self) -> NDArray[np.unsignedinteger]:
         """The place of each pair's lengths in that order; in 16 bits if possible, which sort ten times faster."""
-        source, target = self._source_lengths, self._target_lengths
+        source, target = self.source_lengths, self.target_lengths
         # Target lengths alternately rise and fall from one source length to the next, so that neighbors stay similar.
         signed = np.where(source % 2 == 0, target, -target)
         _, ranks = np.unique(source * (2 * target.max() + 1) + signed + target.max(), return_inverse=True)
@@ -243,8 +249,8 @@ class PairBatches:
         A batch that is at least half full ends where the source length changes.
         """
         order = np.argsort(self._ranks, kind="stable")
-        sources = self._source_lengths[order]
-        sizes = np.maximum(sources, self._target_lengths[order])
+        sources = self.source_lengths[order]
+        sizes = np.maximum(sources, self.target_lengths[order])
         starts = [0]
         while starts[-1] < len(sizes):
             window = slice(starts[-1], starts[-1] + self.tokens)

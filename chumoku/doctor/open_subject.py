@@ -22,6 +22,7 @@ from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
+from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Pair, read_pairs
 from chumoku.data.prepared import Pairs
 from chumoku.doctor.subject import Subject
@@ -112,7 +113,9 @@ def with_output_folder(recipe: Recipe, folder: Path) -> Recipe:
 def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tokens: int = MAX_TOKENS) -> Subject:
     """A subject without a model: batches, and up to `max_tokens` tokens of text; `folder` has the prepared files."""
     texts: dict[str, Any] = {}
-    for name, batches in (("", data.train), ("validation_", data.validation)):
+    # Packed pairs are examined one by one, in padded batches.
+    train = data.train.pair_batches if isinstance(data.train, PackedPairBatches) else data.train
+    for name, batches in (("", train), ("validation_", data.validation)):
         if isinstance(batches, PairBatches):
             texts[f"{name}pairs"] = decode_pairs(batches.pairs, data, max_tokens)
         else:
@@ -121,7 +124,7 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
         None,
         data.tokenizer,
         data.source_tokenizer,
-        data.train,
+        train,
         data.validation,
         dropped={} if folder is None else read_dropped(folder / "data"),
         **texts,

@@ -158,20 +158,30 @@ class EncoderDecoderModel(Model):
         *,
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
+        source_starts: Tensor | None = None,
+        target_starts: Tensor | None = None,
     ) -> Output:
         """Encode the source and decode the whole target at once; logits[:, t] predict the token after target[:, t].
 
-        The masks are [B, S] and [B, T], False for padding.
+        The masks are [B, S] and [B, T], False for padding. For packed rows, [1, S] and [1, T], the starts are [P + 1]:
+        where each sequence starts, and the end of the last (`chumoku.nn.packing`).
         """
         losses = self._new_losses()
-        memory = self.encode(source, mask=source_mask, losses=losses)
-        return self.decode(target, memory, mask=target_mask, losses=losses)
+        memory = self.encode(source, mask=source_mask, starts=source_starts, losses=losses)
+        return self.decode(target, memory, mask=target_mask, starts=target_starts, losses=losses)
 
-    def encode(self, source: Tensor, *, mask: Tensor | None = None, losses: RouterLosses | None = None) -> Memory:
+    def encode(
+        self,
+        source: Tensor,
+        *,
+        mask: Tensor | None = None,
+        starts: Tensor | None = None,
+        losses: RouterLosses | None = None,
+    ) -> Memory:
         """Return the encoder output for source tokens [B, S]; `mask` [B, S] is False for padding."""
         if mask is not None and mask.ndim != 2:
             raise ShapeError(f"A source mask must be [batch, length], False for padding; this is {list(mask.shape)}.")
-        return Memory(self.encoder(source, mask=mask, losses=losses), mask)
+        return Memory(self.encoder(source, mask=mask, starts=starts, losses=losses), mask, starts)
 
     def decode(
         self,
@@ -179,6 +189,7 @@ class EncoderDecoderModel(Model):
         memory: Memory | None = None,
         *,
         mask: Tensor | None = None,
+        starts: Tensor | None = None,
         cache: Cache | None = None,
         lengths: Tensor | None = None,
         losses: RouterLosses | None = None,
@@ -193,7 +204,7 @@ class EncoderDecoderModel(Model):
             memory = Memory(cache.memory, cache.memory_mask)
         if memory.batch != target.shape[0]:
             raise ShapeError(f"There must be as many sources ({memory.batch}) as targets ({target.shape[0]}).")
-        hidden = self.decoder(target, mask=mask, memory=memory, cache=cache, losses=losses)
+        hidden = self.decoder(target, mask=mask, starts=starts, memory=memory, cache=cache, losses=losses)
         logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
         return Output(logits, hidden, cache=advance_cache(cache, target, lengths), losses=losses)
 

@@ -22,6 +22,7 @@ from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
+from chumoku.nn.packing import Packing, positions_from_starts
 from chumoku.nn.positions import (
     AlibiPositions,
     LearnedPositions,
@@ -38,6 +39,7 @@ class Memory(NamedTuple):
 
     states: Tensor | Sequence[KeyValue]  # [B, S, D], or its keys and values for each layer
     mask: Tensor | None = None  # [B, S], False for padding
+    starts: Tensor | None = None  # [P + 1], where each sequence of a packed row starts
 
     @property
     def batch(self) -> int:
@@ -46,8 +48,10 @@ class Memory(NamedTuple):
     def layer(self, index: int) -> Tensor | KeyValue:
         return self.states if isinstance(self.states, Tensor) else self.states[index]
 
-    @property
-    def attention_context(self) -> AttentionContext:
+    def attention_context(self, starts: Tensor | None, longest: int) -> AttentionContext:
+        """Return the mask for cross-attention; `starts` are those of a packed target, `longest` its packing's."""
+        if starts is not None and self.starts is not None:
+            return AttentionContext(packing=Packing(starts, self.starts, longest))
         return UNMASKED if self.mask is None else AttentionContext(mask=masks.padding(self.mask))
 
 
@@ -58,7 +62,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, embedding: Embedding, *, depth: int, causal: bool, cross: bool) -> None:
         super().__init__()
-        self.causal = causal
+        self.causal, self.context = causal, config.context
         self.dropout = config.dropout.embedding
         self.kv_heads, self.head_width = config.key_heads, config.head_width
         self.embedding = embedding
@@ -79,6 +83,7 @@ class Stack(nn.Module):
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         segments: Tensor | None = None,
+        starts: Tensor | None = None,
         memory: Memory | None = None,
         cache: Cache | None = None,
         losses: RouterLosses | None = None,
@@ -87,19 +92,28 @@ class Stack(nn.Module):
 
         mask: [B, T], False for padding; or [B, T, T], True where a token may attend to another.
         positions: [B, T]; by default 0, 1, 2 …, with a cache from its end.
+        starts: [P + 1] for a packed row [1, T]: where each of its P sequences starts, and the end of the last.
         memory: the encoder output, for stacks with cross-attention.
         losses: collects the losses of the experts' routers.
         """
         self._check(tokens, mask, positions, cache)
         length = tokens.shape[1]
         end = length if cache is None else cache.used + length
-        if positions is None:
+        if starts is not None:
+            self._check_packed(tokens, starts, mask, positions, memory, cache)
+            positions, end = positions_from_starts(starts, length), min(length, self.context)
+        elif positions is None:
             positions = torch.arange(length, device=tokens.device) if cache is None else cache.positions(length)
         x = self.embed(tokens, positions, end, segments)
-        context = self.attention_context(positions, end, mask=mask, cache=cache, dtype=x.dtype)
+        if starts is None:
+            context = self.attention_context(positions, end, mask=mask, cache=cache, dtype=x.dtype)
+        else:
+            rotation = None if self.rotary is None else self.rotary(positions, x.dtype)
+            packing = Packing(starts, starts, self.context)
+            context = AttentionContext(causal=self.causal, rotation=rotation, packing=packing)
         if losses is not None:
             losses = losses.for_tokens(mask if mask is not None and mask.ndim == 2 else None)
-        memory_context = UNMASKED if memory is None else memory.attention_context
+        memory_context = UNMASKED if memory is None else memory.attention_context(starts, self.context)
         for layer, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -179,6 +193,27 @@ class Stack(nn.Module):
             if mask is not None or positions is not None:
                 raise ShapeError("With a cache, pass lengths instead of a mask or positions; padding is on the right.")
             cache.check(batch, length, layers=len(self.blocks), kv_heads=self.kv_heads, head_width=self.head_width)
+
+    def _check_packed(
+        self,
+        tokens: Tensor,
+        starts: Tensor,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        memory: Memory | None,
+        cache: Cache | None,
+    ) -> None:
+        if self.relative or self.alibi is not None or self.window is not None:
+            raise ShapeError("Packed rows work with sinusoidal, learned, rotary or no positions, and without a window.")
+        if mask is not None or positions is not None or cache is not None:
+            raise ShapeError("A packed row has starts instead of a mask and positions, and no cache.")
+        if tokens.shape[0] != 1 or starts.ndim != 1 or starts.dtype != torch.int32 or len(starts) < 2:
+            raise ShapeError(
+                f"A packed row is [1, T] with starts [P + 1] in int32; these are {list(tokens.shape)} and "
+                f"{list(starts.shape)} in {starts.dtype}."
+            )
+        if memory is not None and (memory.starts is None or memory.starts.shape != starts.shape):
+            raise ShapeError("A packed target needs a packed source of as many sequences.")
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue, LayerCache
+from chumoku.nn.packing import Packing, attend_varlen, has_varlen_kernel
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.positions import RelativePositions, Rotation, rotate
 from chumoku.nn.tap import is_recorded, tap
@@ -107,6 +108,20 @@ def attend_fused(
     return output if no_keys is None else output.masked_fill(no_keys, 0.0)
 
 
+def attend_packed(
+    query: Tensor, key: Tensor, value: Tensor, packing: Packing, *, causal: bool = False, dropout: float = 0.0
+) -> Tensor:
+    """Return `attend` within each sequence of a packed row, [1, H, T, K], without a mask [T, S]."""
+    key, value = repeat_kv(key, query), repeat_kv(value, query)
+    if has_varlen_kernel(query):
+        return attend_varlen(query, key, value, packing, causal=causal, dropout=dropout)
+    parts = [
+        torch.split(part, starts.diff().tolist(), dim=2)
+        for part, starts in ((query, packing.query_starts), (key, packing.key_starts), (value, packing.key_starts))
+    ]
+    return torch.cat([attend_fused(*each, causal=causal, dropout=dropout) for each in zip(*parts, strict=True)], dim=2)
+
+
 def combine_masks(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor | None:
     """Return the mask combined with the causal mask; the last query has the position of the last key."""
     if not causal:
@@ -130,6 +145,11 @@ class AttentionContext(NamedTuple):
     bias: Tensor | None = None  # added to the scores; finite (use `mask` to hide keys)
     rotation: Rotation | None = None  # rotary positions: cos and sin to rotate queries and keys with
     distances: Tensor | None = None  # relative positions: query position minus key position, [T, S] or [B, T, S]
+    packing: Packing | None = None  # the sequences of a packed row, instead of a mask and a bias
+
+    def dense_mask(self, query: Tensor, key: Tensor) -> Tensor | None:
+        """The mask, also for a packed row."""
+        return self.mask if self.packing is None else self.packing.mask(query.shape[2], key.shape[2])
 
 
 UNMASKED = AttentionContext()
@@ -207,9 +227,13 @@ class Attention(nn.Module):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        mask, causal, bias = context.mask, context.causal, context.bias
+        causal, bias = context.causal, context.bias
         if plain_formulas():
+            mask = context.dense_mask(query, key)
             return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)[0]
+        if context.packing is not None:
+            return attend_packed(query, key, value, context.packing, causal=causal, dropout=dropout)
+        mask = context.mask
         return attend_fused(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)
 
     def _can_fuse_projections(self) -> bool:
@@ -244,10 +268,11 @@ class Attention(nn.Module):
         tap(self, "values", value)
         if is_recorded(self, "scores", "masked_scores", "weights"):
             with torch.no_grad():
+                mask = context.dense_mask(query, key)
                 scores, weights = compute_attention_weights(
-                    query, key, mask=context.mask, bias=context.bias, causal=context.causal
+                    query, key, mask=mask, bias=context.bias, causal=context.causal
                 )
-                allowed = combine_masks(query, key, mask=context.mask, causal=context.causal)
+                allowed = combine_masks(query, key, mask=mask, causal=context.causal)
             tap(self, "scores", scores)
             tap(self, "masked_scores", mask_scores(scores, allowed))
             tap(self, "weights", weights)

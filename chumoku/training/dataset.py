@@ -15,6 +15,7 @@ from chumoku.data import grammar
 from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
+from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.prepared import Pairs, apply_weights, open_pairs, prepare_pairs, weights_by_pair
 from chumoku.data.shards import Shards, prepare_text
@@ -144,10 +145,11 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
     if validation_files is not None:
         names, part = as_list(validation_files), "train"
         validation_folder = prepare_pairs(names, source, folder / "validation", validation=0.0, **reading)
-    pairs = _check_lengths(open_pairs(prepared), config)
+    pairs = _check_lengths(open_pairs(prepared), config, packing=recipe.train.packing)
     options: dict[str, Any] = {"source_roles": source.roles, "target_roles": target.roles}
     options["tokens"] = recipe.train.batch_tokens
-    batches = PairBatches(pairs, seed=recipe.train.seed, **options)
+    padded = PairBatches(pairs, seed=recipe.train.seed, **options)
+    batches = PackedPairBatches(padded) if recipe.train.packing else padded
     return TrainingData(
         config,
         target,
@@ -160,13 +162,14 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
     )
 
 
-def _check_lengths(pairs: Pairs, config: ModelConfig) -> Pairs:
-    """The pairs; CorpusError if one is longer than the model's table of learned positions."""
+def _check_lengths(pairs: Pairs, config: ModelConfig, *, packing: bool = False) -> Pairs:
+    """The pairs; CorpusError if one is too long for learned positions or for a packed row."""
     longest = max(int(side.lengths.max(initial=0)) for side in (pairs.source, pairs.target)) + 1
-    if config.position == "learned" and longest > config.context:
+    if (config.position == "learned" or packing) and longest > config.context:
+        way_out = "leave train.packing out" if packing else "choose a model.position other than 'learned'"
         raise CorpusError(
             f"The longest pair has {longest:,} tokens, but model.context is {config.context:,}. Raise model.context, "
-            "or choose a model.position other than 'learned'."
+            f"or {way_out}."
         )
     return pairs
 

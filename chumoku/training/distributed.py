@@ -122,19 +122,22 @@ def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Modu
         module = Cast(objective, DTYPES[settings.precision])
     if world.size > 1 and not sharding:
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
-    if settings.compile and objective.model.config.kind == "encoder-decoder":
+    if settings.compile and settings.packing:
+        module.forward = _compiled_for_training(module.forward, dynamic=False)
+    elif settings.compile and objective.model.config.kind == "encoder-decoder":
         # Batches of pairs have many shapes. With sizes as variables, a whole model takes minutes to compile; one block
         # of each kind takes seconds, and the others reuse it.
         for block in blocks:
-            block.forward = _compiled_for_training(block.forward)  # type: ignore[method-assign]
+            block.forward = _compiled_for_training(block.forward, dynamic=True)  # type: ignore[method-assign]
         objective.token_loss = torch.compile(objective.token_loss, dynamic=True)
     elif settings.compile:
         module = torch.compile(module)  # type: ignore[assignment]
     return module
 
 
-def _compiled_for_training(run: Any) -> Any:
-    compiled = torch.compile(run, dynamic=True)
+def _compiled_for_training(run: Any, *, dynamic: bool) -> Any:
+    """Compile `run` for training; in validation, whose shapes differ, it runs as it is."""
+    compiled = torch.compile(run, dynamic=dynamic)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return (compiled if torch.is_grad_enabled() else run)(*args, **kwargs)

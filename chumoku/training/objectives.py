@@ -63,7 +63,10 @@ class Objective(nn.Module):
 def forward(model: Model, batch: dict[str, Tensor]) -> Output:
     """The output of a model of any kind for a batch of `chumoku.data.batches`."""
     output: Output
-    if "source" in batch:
+    if "source_starts" in batch:
+        packing = {name: batch[name] for name in ("source_starts", "target_starts")}
+        output = model(batch["source"], batch["target"], **packing)
+    elif "source" in batch:
         # Causal attention never sees the padding after a target, so only routers, which count tokens, need the mask.
         real = batch["labels"] != IGNORE if model.config.experts else None
         output = model(batch["source"], batch["target"], source_mask=batch.get("source_mask"), target_mask=real)

@@ -263,6 +263,11 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "train.sequence_length", f"{train.sequence_length} is longer than model.context = {config.context}."
         )
+    if train.packing and config.kind != "encoder-decoder":
+        yield Problem("train.packing", "this key is for pairs; windows of a text have no padding.")
+    elif train.packing and (config.position in ("relative", "alibi") or config.attention_window or config.experts):
+        sentence = "packing works with sinusoidal, learned, rotary or no positions, without a window and experts."
+        yield Problem("train.packing", sentence)
     busy = recipe.schedule.warmup + recipe.schedule.decay
     if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
         sentence = (

@@ -357,7 +357,7 @@ def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]
         "source_tokenizer": data.source_tokenizer.fingerprint,
         "corpus": data.corpus,
         "data": {key: getattr(recipe.data, key) for key in data_keys} | {"validation_share": recipe.data.held_out},
-        "train": {key: train.get(key) for key in train_keys},
+        "train": {key: train.get(key) for key in train_keys} | ({"packing": True} if recipe.train.packing else {}),
         "optimizer": {"kind": recipe.optimizer.kind},
         **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),
     }
