@@ -194,7 +194,8 @@ def main() -> None:
         peak = measure_matmul_flops(DEVICE, torch.bfloat16)
         config = chumoku.preset(
             "transformer-base", vocabulary=VOCABULARY, width=width, heads=width // 64, feedforward_width=4 * width,
-            encoder_layers=layers[0], layers=layers[1], placement="pre", position="rotary", context=128,
+            encoder_layers=layers[0], layers=layers[1], placement="pre", position="rotary", pairing="half",
+            norm="rms", bias=False, context=128,
         )  # fmt: skip
         contestants: dict[str, Callable[[], float]] = {
             "ours": lambda: ours(packed, config, Path(name), given.seconds, compiled=not given.eager)

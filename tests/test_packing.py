@@ -13,7 +13,7 @@ from chumoku.data.prepared import Pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter
 from chumoku.errors import ChumokuError
 from chumoku.nn.attention import attend, attend_packed
-from chumoku.nn.packing import Packing, positions_from_starts
+from chumoku.nn.packing import make_packing, positions_from_starts, sequence_numbers
 from chumoku.text.special_tokens import Roles
 from chumoku.training.objectives import Objective
 from chumoku.training.recipe import read_recipe
@@ -105,7 +105,7 @@ def test_attention_stays_within_sequences(device, causal, heads):
     torch.manual_seed(0)
     starts = torch.tensor([0, 5, 5, 18, 31, 31], dtype=torch.int32, device=device)
     keys = starts if causal else torch.tensor([0, 7, 7, 20, 20, 23], dtype=torch.int32, device=device)
-    packing, width = Packing(starts, keys, 13), 16
+    packing, width = make_packing(starts, 31, keys, int(keys[-1])), 16
     query = torch.randn(1, heads[0], 31, width, dtype=dtype, device=device, requires_grad=True)
     key, value = (
         torch.randn(1, heads[1], int(keys[-1]), width, dtype=dtype, device=device, requires_grad=True) for _ in range(2)
@@ -113,7 +113,7 @@ def test_attention_stays_within_sequences(device, causal, heads):
     inputs, found = (query, key, value), []
     for output in (
         attend_packed(*inputs, packing, causal=causal),
-        attend(*inputs, mask=packing.mask(31, int(keys[-1])), causal=causal)[0],
+        attend(*inputs, mask=packing.mask(), causal=causal)[0],
     ):
         found.append((output, *torch.autograd.grad((output * output.detach().cos()).sum(), inputs)))
     tolerance = {"atol": 1e-12, "rtol": 0} if device == "cpu" else {"atol": 0.04, "rtol": 0.02}
@@ -123,7 +123,7 @@ def test_attention_stays_within_sequences(device, causal, heads):
 
 def test_positions_count_from_the_start_of_each_sequence():
     starts = torch.tensor([0, 3, 3, 5, 9], dtype=torch.int32)
-    assert positions_from_starts(starts, 9).tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
+    assert positions_from_starts(starts, sequence_numbers(starts, 9)).tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
 
 
 @pytest.mark.parametrize("position", ["rotary", "learned", "sinusoidal", "none"])
@@ -150,7 +150,8 @@ def test_recorded_weights_of_a_packed_row_stay_within_sequences(tmp_path):
     with torch.no_grad(), chumoku.record(model) as tape:
         model(*(batch[key] for key in ("source", "target")), **{k: v for k, v in batch.items() if "starts" in k})
     weights = tape["decoder.blocks.1.cross_attention.weights"]
-    inside = Packing(batch["target_starts"], batch["source_starts"], 37).mask(*weights.shape[2:])
+    numbers = [sequence_numbers(batch[f"{side}_starts"], batch[side].shape[1]) for side in ("target", "source")]
+    inside = numbers[0][:, None] == numbers[1]
     assert weights[:, :, ~inside].abs().max() == 0
     assert weights[0, :, :3].sum(-1).allclose(torch.ones(1))
 

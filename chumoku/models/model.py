@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.models.config import ModelConfig
 from chumoku.models.heads import MaskedHead, make_logits, pool
-from chumoku.models.stack import Memory, Stack
+from chumoku.models.stack import Memory, Stack, pack
 from chumoku.nn.cache import Cache
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.moe import RouterLosses
@@ -181,7 +181,8 @@ class EncoderDecoderModel(Model):
         """Return the encoder output for source tokens [B, S]; `mask` [B, S] is False for padding."""
         if mask is not None and mask.ndim != 2:
             raise ShapeError(f"A source mask must be [batch, length], False for padding; this is {list(mask.shape)}.")
-        return Memory(self.encoder(source, mask=mask, starts=starts, losses=losses), mask, starts)
+        packing = None if starts is None else pack(source, starts)
+        return Memory(self.encoder(source, mask=mask, packing=packing, losses=losses), mask, packing)
 
     def decode(
         self,
@@ -204,7 +205,8 @@ class EncoderDecoderModel(Model):
             memory = Memory(cache.memory, cache.memory_mask)
         if memory.batch != target.shape[0]:
             raise ShapeError(f"There must be as many sources ({memory.batch}) as targets ({target.shape[0]}).")
-        hidden = self.decoder(target, mask=mask, starts=starts, memory=memory, cache=cache, losses=losses)
+        packing = None if starts is None else pack(target, starts)
+        hidden = self.decoder(target, mask=mask, packing=packing, memory=memory, cache=cache, losses=losses)
         logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
         return Output(logits, hidden, cache=advance_cache(cache, target, lengths), losses=losses)
 

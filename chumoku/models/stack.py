@@ -22,7 +22,7 @@ from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.packing import Packing, positions_from_starts
+from chumoku.nn.packing import Packing, make_packing, positions_from_starts
 from chumoku.nn.positions import (
     AlibiPositions,
     LearnedPositions,
@@ -39,7 +39,7 @@ class Memory(NamedTuple):
 
     states: Tensor | Sequence[KeyValue]  # [B, S, D], or its keys and values for each layer
     mask: Tensor | None = None  # [B, S], False for padding
-    starts: Tensor | None = None  # [P + 1], where each sequence of a packed row starts
+    packing: Packing | None = None  # of the encoder's row
 
     @property
     def batch(self) -> int:
@@ -48,10 +48,11 @@ class Memory(NamedTuple):
     def layer(self, index: int) -> Tensor | KeyValue:
         return self.states if isinstance(self.states, Tensor) else self.states[index]
 
-    def attention_context(self, starts: Tensor | None, longest: int) -> AttentionContext:
-        """Return the mask for cross-attention; `starts` are those of a packed target, `longest` its packing's."""
-        if starts is not None and self.starts is not None:
-            return AttentionContext(packing=Packing(starts, self.starts, longest))
+    def attention_context(self, target: Packing | None) -> AttentionContext:
+        """Return the context for cross-attention; `target` is the packing of the decoder's row."""
+        if target is not None and self.packing is not None:
+            rows = [(each.query_starts, len(each.query_numbers)) for each in (target, self.packing)]
+            return AttentionContext(packing=make_packing(*rows[0], *rows[1]))
         return UNMASKED if self.mask is None else AttentionContext(mask=masks.padding(self.mask))
 
 
@@ -83,7 +84,7 @@ class Stack(nn.Module):
         mask: Tensor | None = None,
         positions: Tensor | None = None,
         segments: Tensor | None = None,
-        starts: Tensor | None = None,
+        packing: Packing | None = None,
         memory: Memory | None = None,
         cache: Cache | None = None,
         losses: RouterLosses | None = None,
@@ -92,28 +93,23 @@ class Stack(nn.Module):
 
         mask: [B, T], False for padding; or [B, T, T], True where a token may attend to another.
         positions: [B, T]; by default 0, 1, 2 …, with a cache from its end.
-        starts: [P + 1] for a packed row [1, T]: where each of its P sequences starts, and the end of the last.
+        packing: the sequences of a packed row [1, T], from `pack`.
         memory: the encoder output, for stacks with cross-attention.
         losses: collects the losses of the experts' routers.
         """
         self._check(tokens, mask, positions, cache)
         length = tokens.shape[1]
         end = length if cache is None else cache.used + length
-        if starts is not None:
-            self._check_packed(tokens, starts, mask, positions, memory, cache)
-            positions, end = positions_from_starts(starts, length), min(length, self.context)
+        if packing is not None:
+            self._check_packed(tokens, packing, mask, positions, memory, cache)
+            positions, end = positions_from_starts(packing.query_starts, packing.query_numbers), min(end, self.context)
         elif positions is None:
             positions = torch.arange(length, device=tokens.device) if cache is None else cache.positions(length)
         x = self.embed(tokens, positions, end, segments)
-        if starts is None:
-            context = self.attention_context(positions, end, mask=mask, cache=cache, dtype=x.dtype)
-        else:
-            rotation = None if self.rotary is None else self.rotary(positions, x.dtype)
-            packing = Packing(starts, starts, self.context)
-            context = AttentionContext(causal=self.causal, rotation=rotation, packing=packing)
+        context = self.attention_context(positions, end, mask=mask, packing=packing, cache=cache, dtype=x.dtype)
         if losses is not None:
             losses = losses.for_tokens(mask if mask is not None and mask.ndim == 2 else None)
-        memory_context = UNMASKED if memory is None else memory.attention_context(starts, self.context)
+        memory_context = UNMASKED if memory is None else memory.attention_context(packing)
         for layer, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -143,7 +139,14 @@ class Stack(nn.Module):
         return tap(self, "embedding", F.dropout(x, self.dropout, self.training))
 
     def attention_context(
-        self, positions: Tensor, end: int, *, mask: Tensor | None, cache: Cache | None, dtype: torch.dtype
+        self,
+        positions: Tensor,
+        end: int,
+        *,
+        mask: Tensor | None,
+        packing: Packing | None = None,
+        cache: Cache | None,
+        dtype: torch.dtype,
     ) -> AttentionContext:
         """Return the masks and positions for attention, the same for every block."""
         ragged = cache is not None and cache.lengths is not None
@@ -167,6 +170,7 @@ class Stack(nn.Module):
             bias=None if self.alibi is None else self.alibi(distances(), dtype),
             rotation=None if self.rotary is None else self.rotary(positions, dtype),
             distances=distances() if self.relative else None,
+            packing=packing,
         )
 
     def _check(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> None:
@@ -197,7 +201,7 @@ class Stack(nn.Module):
     def _check_packed(
         self,
         tokens: Tensor,
-        starts: Tensor,
+        packing: Packing,
         mask: Tensor | None,
         positions: Tensor | None,
         memory: Memory | None,
@@ -207,13 +211,19 @@ class Stack(nn.Module):
             raise ShapeError("Packed rows work with sinusoidal, learned, rotary or no positions, and without a window.")
         if mask is not None or positions is not None or cache is not None:
             raise ShapeError("A packed row has starts instead of a mask and positions, and no cache.")
-        if tokens.shape[0] != 1 or starts.ndim != 1 or starts.dtype != torch.int32 or len(starts) < 2:
-            raise ShapeError(
-                f"A packed row is [1, T] with starts [P + 1] in int32; these are {list(tokens.shape)} and "
-                f"{list(starts.shape)} in {starts.dtype}."
-            )
-        if memory is not None and (memory.starts is None or memory.starts.shape != starts.shape):
+        starts = packing.query_starts
+        if memory is not None and (memory.packing is None or memory.packing.query_starts.shape != starts.shape):
             raise ShapeError("A packed target needs a packed source of as many sequences.")
+
+
+def pack(tokens: Tensor, starts: Tensor) -> Packing:
+    """Return the packing of a row [1, T] whose sequences begin at `starts` [P + 1]; the last is the end of the row."""
+    if tokens.shape[0] != 1 or starts.ndim != 1 or starts.dtype != torch.int32 or len(starts) < 2:
+        raise ShapeError(
+            f"A packed row is [1, T] with starts [P + 1] in int32; these are {list(tokens.shape)} and "
+            f"{list(starts.shape)} in {starts.dtype}."
+        )
+    return make_packing(starts, tokens.shape[1], starts, tokens.shape[1])
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue, LayerCache
-from chumoku.nn.packing import Packing, attend_varlen, has_varlen_kernel
+from chumoku.nn.packing import Packing, has_kernel
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.positions import RelativePositions, Rotation, rotate
 from chumoku.nn.tap import is_recorded, tap
@@ -108,18 +108,20 @@ def attend_fused(
     return output if no_keys is None else output.masked_fill(no_keys, 0.0)
 
 
-def attend_packed(
-    query: Tensor, key: Tensor, value: Tensor, packing: Packing, *, causal: bool = False, dropout: float = 0.0
-) -> Tensor:
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, packing: Packing, *, causal: bool = False) -> Tensor:
     """Return `attend` within each sequence of a packed row, [1, H, T, K], without a mask [T, S]."""
     key, value = repeat_kv(key, query), repeat_kv(value, query)
-    if has_varlen_kernel(query):
-        return attend_varlen(query, key, value, packing, causal=causal, dropout=dropout)
+    if has_kernel(query):
+        from chumoku.nn.packed_kernels import attend_tiles
+
+        rows = (part[0].transpose(0, 1) for part in (query, key, value))
+        output: Tensor = attend_tiles(*rows, *packing[2:], causal)[0]
+        return output.transpose(0, 1)[None]
     parts = [
         torch.split(part, starts.diff().tolist(), dim=2)
         for part, starts in ((query, packing.query_starts), (key, packing.key_starts), (value, packing.key_starts))
     ]
-    return torch.cat([attend_fused(*each, causal=causal, dropout=dropout) for each in zip(*parts, strict=True)], dim=2)
+    return torch.cat([attend_fused(*each, causal=causal) for each in zip(*parts, strict=True)], dim=2)
 
 
 def combine_masks(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor | None:
@@ -147,9 +149,9 @@ class AttentionContext(NamedTuple):
     distances: Tensor | None = None  # relative positions: query position minus key position, [T, S] or [B, T, S]
     packing: Packing | None = None  # the sequences of a packed row, instead of a mask and a bias
 
-    def dense_mask(self, query: Tensor, key: Tensor) -> Tensor | None:
+    def dense_mask(self) -> Tensor | None:
         """The mask, also for a packed row."""
-        return self.mask if self.packing is None else self.packing.mask(query.shape[2], key.shape[2])
+        return self.mask if self.packing is None else self.packing.mask()
 
 
 UNMASKED = AttentionContext()
@@ -229,10 +231,12 @@ class Attention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         causal, bias = context.causal, context.bias
         if plain_formulas():
-            mask = context.dense_mask(query, key)
+            mask = context.dense_mask()
             return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)[0]
         if context.packing is not None:
-            return attend_packed(query, key, value, context.packing, causal=causal, dropout=dropout)
+            if dropout:
+                raise ShapeError("Packed rows have no dropout of attention weights: set dropout.attention to 0.")
+            return attend_packed(query, key, value, context.packing, causal=causal)
         mask = context.mask
         return attend_fused(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)
 
@@ -268,7 +272,7 @@ class Attention(nn.Module):
         tap(self, "values", value)
         if is_recorded(self, "scores", "masked_scores", "weights"):
             with torch.no_grad():
-                mask = context.dense_mask(query, key)
+                mask = context.dense_mask()
                 scores, weights = compute_attention_weights(
                     query, key, mask=mask, bias=context.bias, causal=context.causal
                 )

@@ -13,45 +13,49 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+TILE = 64  # tokens that the GPU kernel computes together
+
 
 class Packing(NamedTuple):
-    """Where the sequences of a row start among its queries and among its keys: [P + 1] each, the last is the end.
+    """The sequences of a row of queries and a row of keys, from `make_packing`. A sequence may be empty."""
 
-    Sequence p has the queries query_starts[p] … query_starts[p + 1] − 1. It may be empty.
-    """
+    query_starts: Tensor  # [P + 1], int32: sequence p has the queries query_starts[p] … query_starts[p + 1] − 1
+    key_starts: Tensor  # [P + 1], int32
+    query_numbers: Tensor  # [T], int32: the sequence of each query
+    key_numbers: Tensor  # [S], int32
+    key_ranges: Tensor  # [tiles of queries, 2], int32: the first key of a tile's sequences, and the end of the last
+    query_ranges: Tensor  # [tiles of keys, 2], int32
 
-    query_starts: Tensor
-    key_starts: Tensor
-    longest: int  # no sequence has more queries or keys
-
-    def mask(self, queries: int, keys: int) -> Tensor:
+    def mask(self) -> Tensor:
         """Return the mask [T, S], True where a query and a key belong to the same sequence."""
-        return sequence_numbers(self.query_starts, queries)[:, None] == sequence_numbers(self.key_starts, keys)
+        return self.query_numbers[:, None] == self.key_numbers
+
+
+def make_packing(query_starts: Tensor, queries: int, key_starts: Tensor, keys: int) -> Packing:
+    """Return the packing of rows of `queries` and `keys` tokens, whose sequences begin at the starts."""
+    query_numbers, key_numbers = sequence_numbers(query_starts, queries), sequence_numbers(key_starts, keys)
+    ranges = _ranges(query_numbers, key_starts), _ranges(key_numbers, query_starts)
+    return Packing(query_starts, key_starts, query_numbers, key_numbers, *ranges)
+
+
+def _ranges(numbers: Tensor, starts: Tensor) -> Tensor:
+    """Return where the sequences of each tile begin and end on the other side, [tiles, 2]."""
+    first = torch.arange(0, len(numbers), TILE, device=numbers.device)
+    last = (first + TILE - 1).clamp(max=len(numbers) - 1)
+    return torch.stack([starts[numbers[first]], starts[(numbers[last] + 1).clamp(max=len(starts) - 1)]], dim=1)
 
 
 def sequence_numbers(starts: Tensor, length: int) -> Tensor:
-    """Return the number of the sequence that each position of a row of `length` tokens belongs to."""
-    positions = torch.arange(length, device=starts.device, dtype=starts.dtype)
-    return torch.searchsorted(starts, positions, right=True) - 1
+    """Return the number of the sequence that each token of a row of `length` tokens belongs to."""
+    places = torch.arange(length, device=starts.device, dtype=starts.dtype)
+    return torch.searchsorted(starts, places, right=True, out_int32=True) - 1
 
 
-def positions_from_starts(starts: Tensor, length: int) -> Tensor:
+def positions_from_starts(starts: Tensor, numbers: Tensor) -> Tensor:
     """Return positions [1, T] that count from 0 in each sequence of a packed row."""
-    return (torch.arange(length, device=starts.device) - starts[sequence_numbers(starts, length)])[None]
+    return (torch.arange(len(numbers), device=starts.device) - starts[numbers])[None]
 
 
-def has_varlen_kernel(query: Tensor) -> bool:
-    """Whether the GPU's attention kernel for sequences of different lengths can compute this."""
+def has_kernel(query: Tensor) -> bool:
+    """Whether the GPU kernel of packed_kernels.py can compute this."""
     return query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)
-
-
-def attend_varlen(
-    query: Tensor, key: Tensor, value: Tensor, packing: Packing, *, causal: bool, dropout: float
-) -> Tensor:
-    """Attention within each sequence by the GPU's kernel: [1, H, T, K] → [1, H, T, K]."""
-    rows = (part[0].transpose(0, 1) for part in (query, key, value))
-    starts, longest = (packing.query_starts, packing.key_starts), packing.longest
-    output: Tensor = torch.ops.aten._flash_attention_forward(*rows, *starts, longest, longest, dropout, causal, False)[
-        0
-    ]
-    return output.transpose(0, 1)[None]

@@ -145,7 +145,7 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
     if validation_files is not None:
         names, part = as_list(validation_files), "train"
         validation_folder = prepare_pairs(names, source, folder / "validation", validation=0.0, **reading)
-    pairs = _check_lengths(open_pairs(prepared), config, packing=recipe.train.packing)
+    pairs = _check_lengths(open_pairs(prepared), config)
     options: dict[str, Any] = {"source_roles": source.roles, "target_roles": target.roles}
     options["tokens"] = recipe.train.batch_tokens
     padded = PairBatches(pairs, seed=recipe.train.seed, **options)
@@ -162,14 +162,13 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
     )
 
 
-def _check_lengths(pairs: Pairs, config: ModelConfig, *, packing: bool = False) -> Pairs:
-    """The pairs; CorpusError if one is too long for learned positions or for a packed row."""
+def _check_lengths(pairs: Pairs, config: ModelConfig) -> Pairs:
+    """The pairs; CorpusError if one is longer than the model's table of learned positions."""
     longest = max(int(side.lengths.max(initial=0)) for side in (pairs.source, pairs.target)) + 1
-    if (config.position == "learned" or packing) and longest > config.context:
-        way_out = "leave train.packing out" if packing else "choose a model.position other than 'learned'"
+    if config.position == "learned" and longest > config.context:
         raise CorpusError(
             f"The longest pair has {longest:,} tokens, but model.context is {config.context:,}. Raise model.context, "
-            f"or {way_out}."
+            "or choose a model.position other than 'learned'."
         )
     return pairs
 

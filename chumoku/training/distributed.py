@@ -123,7 +123,10 @@ def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Modu
     if world.size > 1 and not sharding:
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
     if settings.compile and settings.packing:
-        module.forward = _compiled_for_training(module.forward, dynamic=False)
+        # All batches have one shape, so a step can be recorded once as a CUDA graph and replayed.
+        replay = world.device.type == "cuda" and world.size == 1 and settings.gradient_accumulation == 1
+        options = {"triton.cudagraphs": replay}
+        module.forward = _compiled_for_training(module.forward, dynamic=False, options=options)
     elif settings.compile and objective.model.config.kind == "encoder-decoder":
         # Batches of pairs have many shapes. With sizes as variables, a whole model takes minutes to compile; one block
         # of each kind takes seconds, and the others reuse it.
@@ -135,9 +138,9 @@ def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Modu
     return module
 
 
-def _compiled_for_training(run: Any, *, dynamic: bool) -> Any:
+def _compiled_for_training(run: Any, *, dynamic: bool, options: dict[str, Any] | None = None) -> Any:
     """Compile `run` for training; in validation, whose shapes differ, it runs as it is."""
-    compiled = torch.compile(run, dynamic=dynamic)
+    compiled = torch.compile(run, dynamic=dynamic, options=options)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return (compiled if torch.is_grad_enabled() else run)(*args, **kwargs)

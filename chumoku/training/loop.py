@@ -80,6 +80,8 @@ class Run:
     def __post_init__(self) -> None:
         self.interrupt = Interrupt()
         self.scale = LossScale(self.recipe.train.precision, self.state)
+        self.upcoming: Iterator[tuple[list[Batch], int]] = iter(())
+        self.next_batches: tuple[list[Batch], int] | None = None
 
     def train(self) -> str:
         """Train until the last step, until patience runs out, or until a signal; returns which, as text."""
@@ -87,8 +89,11 @@ class Run:
         with self.interrupt:
             if state.validation_due(settings):  # interrupted before this step was validated
                 self.validate()
-            for batches in () if state.out_of_patience(settings) else self.batches_by_step():
-                tokens, stopping = self.world.sum(sum(map(count_labels, batches)), self.interrupted)
+            self.upcoming = iter(()) if state.out_of_patience(settings) else self.batches_by_step()
+            self.fetch_next()
+            while self.next_batches is not None:
+                batches, labels = self.next_batches
+                tokens, stopping = self.world.sum(labels, self.interrupted)
                 if stopping or not self.train_step(batches, int(tokens)):
                     return self.stop()
                 if state.validation_due(settings):
@@ -109,19 +114,25 @@ class Run:
         self.save(final=True)
         return f"stopped by {signal.Signals(self.stopped_by).name}"
 
-    def batches_by_step(self) -> Iterator[list[Batch]]:
-        """This process's batches for each remaining step."""
+    def fetch_next(self) -> None:
+        """Fetch the batches of the next step; called while the GPU computes this one."""
+        self.next_batches = next(self.upcoming, None)
+
+    def batches_by_step(self) -> Iterator[tuple[list[Batch], int]]:
+        """This process's batches for each remaining step, on its device, and the number of their labels."""
         settings, train = self.recipe.train, self.data.train
         workers = settings.workers if settings.workers is not None else 2 * (self.world.device.type == "cuda")
         start, stop = (
             Cursor.at(step * settings.gradient_accumulation, len(train)) for step in (self.state.step, settings.steps)
         )
         batches: list[Batch] = []
+        labels = 0
         for _, batch in load(train, start, workers=workers, share=self.world.share, stop=stop):
-            batches.append(batch)
+            batches.append(self.world.to_device(batch))
+            labels += count_labels(batch)
             if len(batches) == settings.gradient_accumulation:
-                yield batches
-                batches = []
+                yield batches, labels
+                batches, labels = [], 0
 
     def train_step(self, batches: list[Batch], tokens: int) -> bool:
         """Take one step; returns False, with nothing changed, if a signal came before it was complete."""
@@ -138,10 +149,11 @@ class Run:
                 self.restore_buffers(buffers)
                 return False
             with gradient_sync(self.module, now=number == len(batches) - 1):
-                batch_loss = self.module(self.world.to_device(batch))
+                batch_loss = self.module(batch)
                 (batch_loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
             total += batch_loss.detach()
         norm = self.optimizer.grad_norm() / self.scale.value
+        self.fetch_next()
         (total_loss,) = self.world.sum(total.item())
         state.step, state.tokens = step, state.tokens + tokens
         if math.isfinite(total_loss) and math.isfinite(norm.item()):
@@ -176,7 +188,7 @@ class Run:
             return
         state, settings = self.state, self.recipe.train
         state.bad += 1
-        where = find_non_finite(self.module, [self.world.to_device(batch) for batch in batches])
+        where = find_non_finite(self.module, batches)
         self.log.info(f"Step {state.step:,} was not finite (NaN or infinity), first in {where}. It was skipped.")
         if state.bad >= settings.max_bad_steps:
             raise DivergedError(

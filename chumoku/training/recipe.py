@@ -268,6 +268,10 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     elif train.packing and (config.position in ("relative", "alibi") or config.attention_window or config.experts):
         sentence = "packing works with sinusoidal, learned, rotary or no positions, without a window and experts."
         yield Problem("train.packing", sentence)
+    elif train.packing and config.dropout.attention:
+        yield Problem(
+            "train.packing", "packing works without dropout of attention weights: set dropout.attention to 0."
+        )
     busy = recipe.schedule.warmup + recipe.schedule.decay
     if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
         sentence = (
