@@ -73,6 +73,7 @@ class ServedModel:
         """The model's entry in /v1/models."""
         config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
         decoder = config.kind == "decoder"
+        choice = config.kind == "encoder-decoder" and tokenizer.target_language is None
         return {
             "id": self.name,
             "object": "model",
@@ -89,7 +90,7 @@ class ServedModel:
             "norm": config.norm,
             "feedforward": config.feedforward,
             "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
-            "into": sorted(tokenizer.roles.languages) or None if config.kind == "encoder-decoder" else None,
+            "into": sorted(tokenizer.roles.languages) or None if choice else None,
         }
 
     def admit(self, texts: int) -> None:

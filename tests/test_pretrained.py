@@ -1,0 +1,201 @@
+"""Models that ship with chumoku: their names, their default target language, and what happens without them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from bundles import make_bundle
+from commands import Ask, show_help
+from serving import serve_in_process, serving
+
+import chumoku
+from chumoku import pretrained, text
+from chumoku.data.grammar import split
+from chumoku.data.prepared import open_pairs, prepare_pairs
+from chumoku.decoding.translate import encode
+from chumoku.errors import UsageError
+from chumoku.inspect_prompt import question
+from chumoku.server.models import name_models
+from chumoku.text.tokenizer import Tokenizer, with_target_language
+from chumoku.weights.convert import convert
+
+ROOT = Path(__file__).parent.parent
+TEXT = "猫が鬱だ。"  # 鬱 is not in the vocabulary, so it is three bytes
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    texts = [side for pair in split(97).train for side in pair]
+    return text.train(texts, kind="unigram", vocabulary=601, languages=("ja", "en"))
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    return make_bundle(tmp_path_factory.mktemp("models") / "both", "encoder-decoder", tokenizer, encoder_layers=3)
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory: pytest.TempPathFactory, multilingual: Path) -> Path:
+    """A folder like chumoku/pretrained: one model, once for each direction."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    for name in pretrained.NAMES:
+        convert(multilingual, folder / name, to="chumoku", kind="int8", into=name[-2:])
+    return folder
+
+
+@pytest.fixture
+def shipped(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(pretrained, "FOLDER", bundles)
+    return bundles
+
+
+@pytest.fixture
+def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path / "nothing")
+
+
+# ---- names ----
+
+
+def test_every_command_takes_the_name_of_a_shipped_model(shipped: Path, tmp_path: Path, ask: Ask) -> None:
+    (tmp_path / "pairs.tsv").write_text("猫\tcat\n犬\tdog\n", "utf-8")
+    for words in (
+        ["translate", "ja-en", TEXT],
+        ["evaluate", "ja-en", str(tmp_path / "pairs.tsv")],
+        ["look", "en-ja", TEXT, "--out", str(tmp_path / "look"), "--max-new-tokens", "3"],
+        ["count", "ja-en"],
+        ["tokenize", TEXT, "--with", "ja-en"],
+        ["convert", "ja-en", str(tmp_path / "new"), "--to", "chumoku"],
+        ["doctor", "ja-en", "--quick"],
+    ):
+        ended = ask(*words)
+        assert (ended.code, bool(ended.out)) == (0, True), (words, ended)
+    assert ask("translate", "ja-en", TEXT).out == ask("translate", str(shipped / "ja-en"), TEXT).out
+
+
+def test_a_folder_wins_over_a_shipped_name(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert chumoku.load("ja-en").config.encoder_layers == 3
+    make_bundle(tmp_path / "ja-en", "encoder-decoder", encoder_layers=5)
+    assert chumoku.load("ja-en").config.encoder_layers == 5
+
+
+def test_an_unknown_name_lists_the_shipped_ones(shipped: Path, ask: Ask) -> None:
+    ended = ask("translate", "ja-fr", TEXT)
+    assert ended.code == 2
+    assert "ja-fr does not exist" in ended.err
+    assert ended.err.rstrip().endswith("ships with chumoku: ja-en, en-ja.")
+
+
+@pytest.mark.usefixtures("absent")
+def test_an_installation_without_models_says_so(ask: Ask) -> None:
+    for words in (
+        ["translate", "ja-en", TEXT],
+        ["count", "en-ja"],
+        ["doctor", "ja-en"],
+        ["tokenize", "a", "--with", "ja-en"],
+    ):
+        ended = ask(*words)
+        assert (ended.code, "This installation has no model" in ended.err) == (2, True), (words, ended)
+    ended = ask("serve")
+    assert (ended.code, ended.out) == (2, "")
+    assert "This installation has no shipped models (ja-en, en-ja)" in ended.err
+    assert "chumoku serve runs/demo" in ended.err
+
+
+def test_help_names_the_shipped_models() -> None:
+    for command in ("translate", "look", "evaluate", "doctor", "count", "convert", "serve", "tokenize"):
+        assert "ja-en" in show_help(command), command
+
+
+def test_serve_without_arguments_serves_all_shipped_models(shipped: Path) -> None:
+    assert name_models(pretrained.installed_models()) == {name: name for name in pretrained.NAMES}
+    code = f"import pathlib; from chumoku import cli, pretrained; pretrained.FOLDER = pathlib.Path({str(shipped)!r})"
+    with serve_in_process(code=f"{code}; cli.main()") as (_, line):
+        assert line.startswith("ja-en, en-ja at http://127.0.0.1:")
+
+
+# ---- the default target language ----
+
+
+def test_each_direction_starts_its_sources_with_its_language(shipped: Path, multilingual: Path) -> None:
+    plain = chumoku.load(multilingual)
+    for name in pretrained.NAMES:
+        pipeline = chumoku.load(name)
+        tokenizer = pipeline.source_tokenizer
+        assert tokenizer is pipeline.tokenizer
+        assert tokenizer.target_language == name[-2:]
+        (source,) = encode(pipeline.model, [TEXT], tokenizer)  # type: ignore[arg-type]
+        assert tokenizer.token(source[0]) == f"<2{name[-2:]}>"
+        assert source[1:-1] == plain.tokenizer.encode(TEXT)
+        assert question(pipeline, TEXT, None, 3)[0].source == source, "look shows what translate does"
+        other = name[:2]
+        assert encode(pipeline.model, [TEXT], tokenizer, into=other) == encode(
+            plain.model, [TEXT], plain.tokenizer, into=other
+        )  # type: ignore[arg-type]
+
+
+def test_a_long_text_is_cut_with_room_for_its_language(shipped: Path) -> None:
+    inputs, notices = question(chumoku.load("ja-en"), TEXT * 7, None, 3, most=13)
+    assert inputs.source is not None
+    assert (len(inputs.source), len(notices)) == (13, 1)
+
+
+def test_a_model_without_a_direction_is_as_before(multilingual: Path) -> None:
+    pipeline = chumoku.load(multilingual)
+    assert pipeline.source_tokenizer.target_language is None
+    (source,) = encode(pipeline.model, [TEXT], pipeline.source_tokenizer)  # type: ignore[arg-type]
+    assert source[:-1] == pipeline.source_tokenizer.encode(TEXT)
+
+
+def test_an_unknown_language_is_refused(multilingual: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no language 'fr'"):
+        convert(multilingual, tmp_path / "fr", to="chumoku", into="fr")
+    assert not (tmp_path / "fr").exists()
+
+
+def test_pairs_for_fine_tuning_start_with_the_language_too(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("猫\tcat\n犬\tdog\n", "utf-8")
+    marked = with_target_language(tokenizer, "en")
+    pairs = open_pairs(prepare_pairs([tmp_path / "pairs.tsv"], marked, tmp_path / "data", validation=0.0))
+    assert {marked.token(int(ids[0])) for ids in (pairs.source[0], pairs.source[1])} == {"<2en>"}
+    assert pairs.target[0].tolist() == tokenizer.encode("cat")
+
+
+def test_only_a_model_without_a_direction_offers_languages(shipped: Path, multilingual: Path) -> None:
+    with serving({"both": multilingual, "ja-en": "ja-en"}) as server:
+        cards = {card["id"]: card["into"] for card in server.client.get("/v1/models").json()["data"]}
+        assert cards == {"both": ["en", "ja"], "ja-en": None}
+        answer = server.post("/v1/translate", model="ja-en", text=TEXT).json()["translations"][0]
+        assert answer["source"][0]["text"] == "<2en>"
+        assert answer["hypotheses"][0]["text"] == chumoku.load("ja-en").translate(TEXT)
+
+
+# ---- the wheel ----
+
+
+@pytest.mark.slow
+def test_the_wheel_contains_the_shipped_models(bundles: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name in ("chumoku", "recipes"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", *pretrained.NAMES))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for name in pretrained.NAMES:
+        shutil.copytree(bundles / name, tree / "chumoku" / "pretrained" / name)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", *options, str(tree)], check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    for name in pretrained.NAMES:
+        files = {file.name: file.read_bytes() for file in (bundles / name).iterdir()}
+        packed = tmp_path / "installed" / "chumoku" / "pretrained" / name
+        assert {file.name: file.read_bytes() for file in packed.iterdir()} == files
+    command = [sys.executable, "-m", "chumoku", "translate", "ja-en", TEXT]
+    translated = subprocess.run(command, cwd=tmp_path / "installed", check=True, capture_output=True, text=True)
+    assert translated.stdout.rstrip("\n") == chumoku.load(bundles / "ja-en").translate(TEXT)
