@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser import OpenPage, until
 from bundles import make_bundle
 from commands import Ask, show_help
-from serving import serve_in_process, serving
+from serving import Serving, serve_in_process, serving
 
 import chumoku
 from chumoku import pretrained, text
@@ -20,7 +23,11 @@ from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.decoding.translate import encode
 from chumoku.errors import UsageError
 from chumoku.inspect_prompt import question
-from chumoku.server.models import name_models
+from chumoku.probe.snapshot import take_snapshot
+from chumoku.probe.token_labels import label_row
+from chumoku.server.examples import DEMO, examples_for
+from chumoku.server.models import name_models, open_models
+from chumoku.server.security.limits import Limits
 from chumoku.text.tokenizer import Tokenizer, with_target_language
 from chumoku.weights.convert import convert
 
@@ -174,6 +181,90 @@ def test_only_a_model_without_a_direction_offers_languages(shipped: Path, multil
         answer = server.post("/v1/translate", model="ja-en", text=TEXT).json()["translations"][0]
         assert answer["source"][0]["text"] == "<2en>"
         assert answer["hypotheses"][0]["text"] == chumoku.load("ja-en").translate(TEXT)
+
+
+# ---- the page ----
+
+MERGE = "async (answer) => (await import('/viewer/views/translate/characters.js')).mergeBytes(answer)"
+
+
+def test_examples_fit_the_model(shipped: Path, multilingual: Path, tmp_path: Path) -> None:
+    assert "明日は雨が降るでしょう。" in examples_for("ja-en")
+    assert examples_for(str(shipped / "ja-en")) == examples_for("ja-en")
+    assert all(line.isascii() for line in examples_for("en-ja"))
+    assert examples_for(str(multilingual)) == ()
+    for kind, expected in (("embedded", DEMO), ("pairs", ())):
+        (tmp_path / "recipe.json").write_text(json.dumps({"data": {"kind": kind}}), "utf-8")
+        assert examples_for(str(tmp_path / "last")) == expected
+    models = open_models(["en-ja", str(multilingual)], Limits())
+    assert [one.card["examples"] for one in models.values()] == [list(examples_for("en-ja")), []]
+
+
+@pytest.fixture
+def server(shipped: Path) -> Iterator[Serving]:
+    with serving({name: name for name in pretrained.NAMES}) as running:
+        for name, served in running.state.models.items():
+            served.examples = examples_for(name)
+        yield running
+
+
+def test_an_example_is_translated_at_a_click(server: Serving, open_page: OpenPage) -> None:
+    page = open_page(server.url).page
+    page.click(".examples button")
+    page.wait_for_selector(".answer .line")
+    assert page.input_value("#tr-source") == "明日は雨が降るでしょう。"
+    assert page.locator(".controls label:visible").count() == 2, "without the choice of a target language"
+    page.select_option("#model", "en-ja")
+    page.click(".examples button")
+    until(page, "document.querySelector('#tr-source').value.startsWith('It will')")
+
+
+def test_bytes_of_one_character_are_one_word_of_the_page(server: Serving, open_page: OpenPage) -> None:
+    answer = server.post("/v1/translate", model="ja-en", text=TEXT, alignment=True).json()["translations"][0]
+    source = answer["source"]
+    place = next(place for place, token in enumerate(source) if token.get("character") == "鬱")
+    assert [token["text"] for token in source[place : place + 3]] == ["鬱 1/3", "鬱 2/3", "鬱 3/3"]
+
+    page = open_page(server.url).page
+    page.fill("#tr-source", TEXT)
+    page.wait_for_selector(".answer .line")
+    chips = page.locator(".align .row").first.locator(".chip").all_text_contents()
+    words = [token.get("character", token["text"]) for token in source if token.get("part", 1) == 1]
+    assert chips == [word.lstrip("▁") for word in words]
+    merged = page.evaluate(MERGE, answer)
+    rows, original = (one["hypotheses"][0]["alignment"] for one in (merged, answer))
+    assert rows[0][words.index("鬱")] == pytest.approx(sum(original[0][place : place + 3]))
+    assert [sum(row) for row in rows] == pytest.approx([1.0] * len(rows))
+
+
+def test_bytes_of_a_translation_are_merged_too(server: Serving, open_page: OpenPage) -> None:
+    tokens: list[dict[str, object]] = [{"id": number, "text": "a"} for number in range(5)]
+    for part in (1, 2, 3):
+        tokens[part] |= {"text": f"鬱 {part}/3", "character": "鬱", "part": part}
+    alignment = [[0.5, 0.5], [0.2, 0.8], [0.3, 0.7], [0.7, 0.3], [1.0, 0.0]]
+    one = {"text": "a鬱a", "tokens": tokens, "alignment": alignment, "candidates": [[number] for number in range(5)]}
+    page = open_page(server.url).page
+    answer = {"source": [{"id": 7, "text": "b"}], "hypotheses": [one]}
+    merged = page.evaluate(MERGE, answer)["hypotheses"][0]
+    assert [token["text"] for token in merged["tokens"]] == ["a", "鬱", "a"]
+    assert merged["alignment"] == [[0.5, 0.5], pytest.approx([0.4, 0.6]), [1.0, 0.0]]
+    assert merged["candidates"] == [[0], [1], [4]]
+
+
+def test_look_names_bytes_by_their_character(shipped: Path) -> None:
+    pipeline = chumoku.load("ja-en")
+    inputs, _ = question(pipeline, TEXT, "鬱", None)
+    snapshot = take_snapshot(pipeline.model, inputs)
+    expected = ["鬱 1/3", "鬱 2/3", "鬱 3/3"]
+    assert [name for _, name in snapshot.source if "鬱" in name] == expected
+    assert [name for _, name in snapshot.tokens[1:]] == expected
+    assert [word.name for word in snapshot.words] == [*expected, "</s>"]
+
+
+def test_incomplete_bytes_stay_bytes() -> None:
+    labels = ["a", "‹e9›", "‹ac›", "‹b1›", "‹e9›", "b", "‹81›", "‹07›", "‹20›‹e3›", "‹81›‹82›"]
+    expected = ["a", "鬱 1/3", "鬱 2/3", "鬱 3/3", "‹e9›", "b", "‹81›", "‹07›", "␣あ 1/2", "␣あ 2/2"]
+    assert [label.text for label in label_row(labels)] == expected
 
 
 # ---- the wheel ----
