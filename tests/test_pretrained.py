@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from browser import OpenPage, until
 from bundles import make_bundle
 from commands import Ask, show_help
@@ -18,6 +19,7 @@ from serving import Serving, serve_in_process, serving
 
 import chumoku
 from chumoku import pretrained, text
+from chumoku.cli import demo
 from chumoku.data.grammar import split
 from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.decoding.translate import encode
@@ -25,9 +27,11 @@ from chumoku.errors import UsageError
 from chumoku.inspect_prompt import question
 from chumoku.probe.snapshot import take_snapshot
 from chumoku.probe.token_labels import label_row
+from chumoku.probe.word_attention import Word, find_words, merge_tokens
 from chumoku.server.examples import DEMO, examples_for
 from chumoku.server.models import name_models, open_models
 from chumoku.server.security.limits import Limits
+from chumoku.text import japanese
 from chumoku.text.tokenizer import Tokenizer, with_target_language
 from chumoku.weights.convert import convert
 
@@ -265,6 +269,58 @@ def test_incomplete_bytes_stay_bytes() -> None:
     labels = ["a", "‹e9›", "‹ac›", "‹b1›", "‹e9›", "b", "‹81›", "‹07›", "‹20›‹e3›", "‹81›‹82›"]
     expected = ["a", "鬱 1/3", "鬱 2/3", "鬱 3/3", "‹e9›", "b", "‹81›", "‹07›", "␣あ 1/2", "␣あ 2/2"]
     assert [label.text for label in label_row(labels)] == expected
+
+
+# ---- the demo ----
+
+
+def test_the_demo_translates_ordinary_sentences(
+    shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.show_shipped(tmp_path)
+    out = capsys.readouterr().out
+    pipeline = chumoku.load("ja-en")
+    for sentence in demo.ORDINARY:
+        assert f"  {sentence} → {pipeline.translate(sentence)}\n" in out
+    assert "The translator ja-en, which ships with chumoku" in out
+    assert {file.name for file in tmp_path.iterdir()} == {"ja-en-short.png", "ja-en-long.png"}
+
+
+@pytest.mark.usefixtures("absent")
+def test_the_demo_without_a_shipped_translator_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo.show_shipped(tmp_path)
+    assert "This installation has no translator ja-en" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
+
+
+def test_words_have_the_attention_of_their_tokens(shipped: Path) -> None:
+    pipeline = chumoku.load("ja-en")
+    sentence = "こたつでみかんを食べる。"
+    translation, names, keys, weights = demo.attention_between_words(pipeline, sentence)
+    assert (translation, names[-1]) == (pipeline.translate(sentence), "(end)")
+    assert (keys[0], keys[-1], "".join(keys[1:-1])) == ("<2en>", "(end)", sentence)
+    assert weights.shape == (len(names), len(keys))
+    assert torch.allclose(weights.sum(-1), torch.ones(len(names)), atol=1e-5)
+
+    tokens = torch.tensor([[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]])
+    merged = merge_tokens(tokens, [Word("one", [0, 1])], [Word("two", [0, 1]), Word("three", [2])])
+    assert torch.allclose(merged, torch.tensor([[0.45, 0.55]]))
+
+
+def test_words_of_tokens(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def words(text: str, *more: int) -> list[str]:
+        tokens = [*tokenizer.encode(text), *more]
+        found = find_words(tokenizer, tokens)
+        assert [place for word in found for place in word.places] == [*range(len(tokens))]
+        return [word.text for word in found]
+
+    assert words("She doesn't eat 鬱, Ito.", 2) == ["She", "doesn't", "eat", "鬱", ",", "Ito", ".", "(end)"]
+    assert words("毎日ピアノを練習する。") == ["毎日", "ピアノ", "を", "練習", "する", "。"]
+    monkeypatch.setitem(sys.modules, "sudachipy", None)
+    japanese._dictionary.cache_clear()
+    monkeypatch.delattr(japanese._thread, "sudachi")
+    assert len(words("毎日ピアノを練習する。鬱だ。")) > 6, "without a dictionary, every token is a word"
+    assert "鬱" in words("毎日ピアノを練習する。鬱だ。")
 
 
 # ---- the wheel ----
