@@ -33,8 +33,8 @@ def examples_for(path: str) -> tuple[str, ...]:
     """Ordinary sentences for a shipped translator, those of its grammar for the demo's, none for other models."""
     if path.startswith(HUB):
         return ()
-    folder = local_path(path)
-    if folder.parent == pretrained.FOLDER:
+    folder = local_path(path).resolve()
+    if folder.parent == pretrained.FOLDER.resolve():
         return ORDINARY.get(folder.name.partition("-")[0], ())
     return DEMO if is_demo(folder) else ()
 
@@ -42,7 +42,7 @@ def examples_for(path: str) -> tuple[str, ...]:
 def is_demo(folder: Path) -> bool:
     """Whether a model was trained on the built-in grammar."""
     try:
-        data = read_json(folder.absolute().parent / RECIPE_FILE, max_bytes=LARGEST_RECIPE).get("data")
+        data = read_json(folder.parent / RECIPE_FILE, max_bytes=LARGEST_RECIPE).get("data")
     except (ChumokuError, OSError):
         return False
     return isinstance(data, dict) and data.get("kind") == "embedded"
