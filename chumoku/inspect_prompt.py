@@ -2,7 +2,7 @@
 
     encoder           [before] text [after]                      predictions at the masks, or at every place
     decoder           text, then its continuation: generated, or given
-    encoder-decoder   source: text [end]; target: [begin], then its translation: generated, or given
+    encoder-decoder   source: [language] text [end]; target: [begin], then its translation: generated, or given
 
 Tokens are generated greedily. A text longer than can be shown is cut, with a notice in two languages.
 """
@@ -161,10 +161,10 @@ def _given_tokens(
 
 
 def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> list[int]:
-    end = tokenizer.roles.end_tokens
+    before, end = tokenizer.encode("", language=tokenizer.target_language), tokenizer.roles.end_tokens
     ids = tokenizer.encode(text)
     note_unknown(tokenizer, ids, notices)
-    return [*cut(ids, most - len(end), "text", notices), *end]
+    return [*before, *cut(ids, most - len(before) - len(end), "text", notices), *end]
 
 
 def _encoder_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> tuple[list[int], list[int]]:

@@ -1,4 +1,7 @@
-"""What a path to a model means: a run's folder stands for the model in it, an adapter names its base model."""
+"""What a path to a model means: a run's folder stands for the model in it, an adapter names its base model.
+
+`weights.open_model.local_path` finds a model by the name of a shipped one, or at the Hub.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def base_model_of(folder: Path) -> str:
     base = lora.read_adapter_config(folder).base
     if not base:
         raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
-    if base.startswith(HUB) or open_model.exists(Path(base)):
+    if base.startswith(HUB) or open_model.exists(open_model.local_path(base)):
         return base
     if open_model.exists(folder / base):
         return str(folder / base)

@@ -261,7 +261,8 @@ def load(
     """Open a model with its tokenizers.
 
     path         a model folder of chumoku or transformers, a run's folder (opens its last/), a GGUF or llama2.c file,
-                 hf:owner/name, or an adapter's folder, which names its base model
+                 hf:owner/name, an adapter's folder, which names its base model, or the name of a model that ships
+                 with chumoku: ja-en, en-ja (a file or folder of this name wins)
     precision    float32, bf16, int8 or int4; by default as stored
     adapter      a LoRA adapter to merge into the model
     tokenizer    a Tokenizer or its file or folder, used instead of the model's own; without either, the model is opened

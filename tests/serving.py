@@ -22,6 +22,7 @@ from chumoku.server.security.limits import Limits
 from chumoku.server.state import ServerState
 
 KEY = "a key of the tests"
+Started = tuple[subprocess.Popen[str], str]
 
 
 class Serving(NamedTuple):
@@ -73,9 +74,9 @@ def serving(
 
 
 @contextlib.contextmanager
-def serve_in_process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serve_in_process(*words: str, code: str = "import chumoku.cli; chumoku.cli.main()") -> Iterator[Started]:
     """`chumoku serve` in another process, and the first line that it prints, which ends with the address."""
-    command = [sys.executable, "-m", "chumoku", "serve", *words, "--port", "0"]
+    command = [sys.executable, "-c", code, "serve", *words, "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

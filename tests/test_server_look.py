@@ -235,7 +235,7 @@ def test_tensor_by_address(translator: Pipeline) -> None:
         if address.endswith("weights"):
             assert len(result["columns"]) == len(result["shown"][0])
     keys = view(translator, "tensor", **base, address="decoder.blocks.1.cross_attention.keys")
-    assert keys["rows"] == [ids.source_name(one) for one in ids.source]
+    assert keys["rows"] == ids.source_names
     assert view(translator, "tensor", **base, address="decoder.blocks.1.output", row=2)["rows"] == ["y"]
     shared = pipeline("decoder", width=36, heads=6, kv_heads=3)
     result = view(shared, "tensor", **base, address="decoder.blocks.0.attention.keys", head=3)

@@ -56,7 +56,7 @@ def test_translate_shows_the_models_output(server: Serving, open_page: OpenPage,
     page.fill("#tr-source", "猫と犬")
     page.wait_for_selector(".answer .line")
     assert page.text_content(".answer .line") == chumoku.load(folder / "little").translate("猫と犬")
-    assert page.locator(".stage .row:first-child .chip").count() == 10, "nine bytes and the end"
+    assert page.locator(".stage .row:first-child .chip").count() == 4, "three characters and the end"
     page.click(".tree summary")
     page.wait_for_selector(".beam-tree g.chosen")
 

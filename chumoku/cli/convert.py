@@ -25,6 +25,9 @@ def convert(
     out: Annotated[Path, typer.Argument(help="Output path: a new folder, or for gguf a file.")],
     to: Annotated[str, typer.Option(help=f"Target program: {TARGETS}.")],
     kind: Annotated[str | None, typer.Option("--type", help=f"Number type. {TYPES}")] = None,
+    into: Annotated[
+        str | None, typer.Option(help="Multilingual translators: default target language, stored in the tokenizer.")
+    ] = None,
     adapter: Adapter = None,
     as_json: Json = False,
 ) -> None:
@@ -40,7 +43,7 @@ def convert(
 
     has_adapter = adapter is not None or is_adapter(model)
     source = partial(chumoku.load, model, adapter=adapter) if has_adapter else model
-    certificate = convert(source, out, to=to, kind=kind, name=model)
+    certificate = convert(source, out, to=to, kind=kind, name=model, into=into)
     if as_json:
         print(json_line(out=str(out), use=usage_example(out, certificate), **certificate.as_dict()))
     else:

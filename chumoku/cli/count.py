@@ -70,14 +70,14 @@ def read_model(model: str, changes: list[str], vocabulary: int | None = None) ->
 def read_model_tables(model: str) -> dict[str, Any] | None:
     """The tables of a recipe or preset; None if the name is a stored model."""
     from chumoku.models.presets import PRESETS
+    from chumoku.pretrained import NAMES, installed_models
     from chumoku.training.recipe import BUILT_IN, read_tables
 
     place = Path(model)
-    if place.suffix == ".toml" or (
-        model not in PRESETS and not place.exists() and (BUILT_IN / f"{model}.toml").exists()
-    ):
+    stored = place.exists() or model in installed_models()
+    if place.suffix == ".toml" or (model not in PRESETS and not stored and (BUILT_IN / f"{model}.toml").exists()):
         return read_tables(model)
-    if model in PRESETS or not (place.exists() or model.startswith("hf:")):
+    if model in PRESETS or not (stored or model in NAMES or model.startswith("hf:")):
         return {"model": {"preset": model}}
     return None
 
@@ -89,6 +89,7 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
     from chumoku.training.recipe import config_from_init
     from chumoku.training.settings import TokenizerSettings
     from chumoku.training.vocabulary import vocabulary_sizes
+    from chumoku.weights.open_model import local_path
 
     table = tables["model"]
     init = table.get("init")
@@ -98,7 +99,7 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
         tokenizer = parse_settings(TokenizerSettings, tables.get("tokenizer", {}), prefix="tokenizer.")
         sizes = vocabulary_sizes(table, tokenizer, override=vocabulary)
         return read_model_config(sizes.over(table)), sizes.sentence
-    if isinstance(init, str) and not init.startswith("hf:") and not Path(init).exists():
+    if isinstance(init, str) and not init.startswith("hf:") and not local_path(init).exists():
         raise UsageError(
             f"{name} starts from {init}, which does not exist. Name the model, for example model.init=smollm2.gguf."
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import Json, Precision, json_line
+from chumoku.cli.shared import KNOWN, Json, Precision, json_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    subject: Annotated[str, typer.Argument(help="A recipe (name or .toml), a model, or a run's folder.")],
+    subject: Annotated[str, typer.Argument(help=f"A recipe (name or .toml), or a model: {KNOWN}.")],
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="For a recipe, for example model.position=learned."),

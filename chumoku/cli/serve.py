@@ -17,6 +17,7 @@ import typer
 
 from chumoku.cli.shared import KNOWN, Device, Precision
 from chumoku.errors import MissingExtraError, UsageError
+from chumoku.pretrained import NAMES, installed_models
 from chumoku.server.security.limits import Limits
 
 RUNS = Path("runs")
@@ -27,7 +28,10 @@ Key = Annotated[str | None, typer.Option(envvar="CHUMOKU_API_KEY", help="Key req
 
 
 def serve(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL…", help=f"Any model: {KNOWN}; NAME=PATH names it.")],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL…", help=f"Any model: {KNOWN}; NAME=PATH names it; default: all shipped models."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; a public one requires a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8731,
     api_key: Key = None,
@@ -41,6 +45,7 @@ def serve(
 ) -> None:
     """Serve models: a web page to translate, chat and look inside, and an OpenAI-compatible API."""
     check_options(host, api_key, cors or [])
+    models = models or require_installed()
     server_limits = Limits(**limits)
     require_modules("fastapi", "uvicorn")
     from chumoku.server.models import name_models, open_models
@@ -100,6 +105,17 @@ def check_options(host: str, key: str | None, origins: list[str]) -> None:
         parts = urlsplit(origin)
         if parts.scheme not in ("http", "https") or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
             raise UsageError(f"'{origin}' is not an origin. Write scheme and host, as in --cors https://a.example.")
+
+
+def require_installed() -> list[str]:
+    """The shipped models, which are served by default; UsageError if this installation has none."""
+    models = installed_models()
+    if not models:
+        raise UsageError(
+            f"This installation has no shipped models ({', '.join(NAMES)}). Give at least one model to serve, a "
+            "folder or a file: chumoku serve runs/demo."
+        )
+    return models
 
 
 def is_loopback(host: str) -> bool:

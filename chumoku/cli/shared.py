@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chumoku.errors import UsageError
+from chumoku.pretrained import NAMES
 
 if TYPE_CHECKING:
     from chumoku.pipeline import Pipeline
@@ -19,8 +20,8 @@ LARGEST = 1 << 24  # bytes of standard input
 LONGEST = 1 << 16  # most tokens that a command generates; memory for all of them is allocated
 
 KNOWN = (
-    "a run's folder, a model's folder (of chumoku or transformers), a .gguf file, a llama2.c .bin, an adapter, or "
-    "hf:owner/name"
+    f"the name of a shipped model ({', '.join(NAMES)}), a run's folder, a model's folder (of chumoku or transformers), "
+    "a .gguf file, a llama2.c .bin, an adapter, or hf:owner/name"
 )
 Adapter = Annotated[Path | None, typer.Option(help="Merge this LoRA adapter (a folder) into the model.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]

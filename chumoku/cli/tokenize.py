@@ -19,7 +19,10 @@ def tokenize(
     text: Annotated[str | None, typer.Argument(help="The text to tokenize.")] = None,
     tokenizers: Annotated[
         list[str] | None,
-        typer.Option("--with", help="A tokenizer: tokenizer.json, a folder, a .model file. May be repeated."),
+        typer.Option(
+            "--with",
+            help="A tokenizer: tokenizer.json, a folder, a .model file, a shipped model (ja-en). May be repeated.",
+        ),
     ] = None,
     compare: Annotated[Path | None, typer.Option(help="Train every kind on this file and compare them.")] = None,
     train: Annotated[str | None, typer.Option(help="Train this kind on the --from files.")] = None,
@@ -45,11 +48,12 @@ def tokenize(
 
 
 def _tokenize(text: str, paths: list[str], as_json: bool) -> None:
+    from chumoku.pretrained import find_shipped
     from chumoku.text import load
 
     rows: list[dict[str, Any]] = []
     for path in paths:
-        tokenizer = load(path)
+        tokenizer = load(find_shipped(path) or path)
         ids = tokenizer.encode(text)
         rows.append({"tokenizer": path, "kind": tokenizer.kind, "count": len(ids)})
         rows[-1] |= {"pieces": tokenizer.pieces(text), "ids": ids, "text": tokenizer.decode(ids)}

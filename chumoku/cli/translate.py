@@ -35,7 +35,7 @@ QUIET_SECONDS = 10.0  # between progress lines where there is no terminal
 
 
 def translate(
-    model: Annotated[str, typer.Argument(help=f"A translation model such as runs/demo/last: {KNOWN}.")],
+    model: Annotated[str, typer.Argument(help=f"A translation model: {KNOWN}.")],
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Texts; default: lines of standard input.")
     ] = None,

@@ -77,7 +77,7 @@ def prepare_pairs(
         train_indices, validation_indices = split_pairs(pairs, validation=validation, seed=seed, progress=progress)
         if weights is not None:
             train_indices = apply_weights(pairs, train_indices, weights_by_pair(files, weights, report))
-        into = (cleaning.languages[1], cleaning.languages[0]) if both_directions else (None,)
+        into = (cleaning.languages[1], cleaning.languages[0]) if both_directions else (tokenizer.target_language,)
         parts = {}
         for name, indices in (("train", train_indices), ("validation", validation_indices)):
             chosen = [pairs[index] for index in indices]

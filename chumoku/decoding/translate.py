@@ -6,7 +6,7 @@ text → sentences → (language) source tokens + end → beam search from begin
     output    at most 2 × source + 20 tokens by default, and none of `forbidden_tokens`
 
 Sentences of similar length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the given order. For a
-multilingual model, the token of the target language `into` comes before the source.
+multilingual model, the token of the target language comes before the source: `into`, or that of the source tokenizer.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def fits_context(
 
 
 def _source_tokens(texts: Sequence[str], tokenizer: Tokenizer, into: str | None) -> list[list[int]]:
-    marked = [] if into is None else tokenizer.encode("", language=into)
+    marked = tokenizer.encode("", language=into or tokenizer.target_language)
     return [[*marked, *ids, *tokenizer.roles.end_tokens] if ids else [] for ids in tokenizer.encode_batch(texts)]
 
 

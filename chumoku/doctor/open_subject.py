@@ -27,6 +27,7 @@ from chumoku.data.pairs import Pair, read_pairs
 from chumoku.data.prepared import Pairs
 from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError, DamagedError, UsageError
+from chumoku.pretrained import installed_models
 from chumoku.text import Tokenizer
 from chumoku.training.dataset import TrainingData, prepare
 from chumoku.training.outputs import create_result
@@ -62,7 +63,8 @@ def open_subject(
 
 
 def is_recipe(name: str) -> bool:
-    return name.endswith(".toml") or (not open_model.exists(Path(name)) and (BUILT_IN / f"{name}.toml").exists())
+    stored = open_model.exists(Path(name)) or name in installed_models()
+    return name.endswith(".toml") or (not stored and (BUILT_IN / f"{name}.toml").exists())
 
 
 def subject_from_recipe(recipe: Recipe, working: Path, notify: Notify) -> Subject:

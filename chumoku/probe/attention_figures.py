@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from chumoku.probe.plot_style import INK, add_colorbar, axis_label, hide_spines, labels_to_rotate, saved_figure
+from chumoku.probe.plot_style import INK, add_colorbar, axis_label, hide_spines, rotate_labels, saved_figure
 from chumoku.probe.snapshot import AttentionMap, Snapshot
 
 GAP = 0.12  # between the maps of a grid, as a share of a map's size
@@ -55,8 +55,7 @@ def draw_map(one: AttentionMap, path: Path, *, layer: int | None = None, head: i
         image = axis.imshow(weights.numpy(), cmap="Blues", vmin=0.0, vmax=float(weights.max()), interpolation="nearest")
         font_size = 9 if each > 0.3 else 6
         axis.set_xticks(range(columns), list(map(axis_label, one.columns)), fontsize=font_size)
-        for name, rotated in zip(axis.get_xticklabels(), labels_to_rotate(one.columns), strict=True):
-            name.set_rotation(90 if rotated else 0)
+        rotate_labels(axis, one.columns)
         axis.set_yticks(range(rows), list(map(axis_label, one.rows)), fontsize=font_size)
         if columns <= 24:
             for place in np.argwhere(weights.numpy() >= 0.1):

@@ -45,6 +45,7 @@ def draw_attention_maps(
             image = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
             axis.set_title(titles[head] if titles else f"head {head}", fontsize=9)
             axis.set_xticks(range(columns), list(map(axis_label, keys)))
+            rotate_labels(axis, keys)
             axis.set_yticks(range(rows), list(map(axis_label, queries)))
         figure.colorbar(image, ax=axes, shrink=0.6, label="weight")
         figure.suptitle(title, fontsize=11)
@@ -125,6 +126,12 @@ def axis_label(name: str, max_chars: int = 14) -> str:
     """A token's name as an axis label: shortened, and with $ escaped so that it is not read as a formula."""
     name = name if len(name) <= max_chars else f"{name[: max_chars - 1]}…"
     return name.replace("$", r"\$")
+
+
+def rotate_labels(axis: Any, names: Sequence[str]) -> None:
+    """Rotate the labels of narrow columns that are wider than their column."""
+    for label, rotated in zip(axis.get_xticklabels(), labels_to_rotate(names), strict=True):
+        label.set_rotation(90 if rotated else 0)
 
 
 def labels_to_rotate(names: Sequence[str]) -> list[bool]:

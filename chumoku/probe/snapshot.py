@@ -26,6 +26,7 @@ from chumoku.nn.tap import Tape
 from chumoku.probe import attention, lens
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
 from chumoku.probe.forward_pass import final_output, run_and_record
+from chumoku.probe.token_labels import label_row
 
 TOP_CANDIDATES, TOP_ATTENDED = 5, 3
 MAX_COLUMNS = 64  # of a position vector
@@ -46,12 +47,15 @@ class LookInput:
 
     @property
     def names(self) -> list[str]:
-        return [self.name(token) for token in self.tokens]
+        return label_names(self.tokens, self.name)
 
     @property
     def source_names(self) -> list[str]:
-        name = self.source_name or self.name
-        return [name(token) for token in self.source or ()]
+        return label_names(self.source or (), self.source_name or self.name)
+
+
+def label_names(tokens: Sequence[int], name: TokenName) -> list[str]:
+    return [label.text for label in label_row([name(token) for token in tokens])]
 
 
 class AttentionMap(NamedTuple):
@@ -168,6 +172,7 @@ def predict(
     last = next((one for one in maps if one.key == "cross"), maps[-1])
     attended = last.weights.mean((0, 1))
     following = [None] * len(inputs.tokens) if inputs.masked_positions else [*inputs.tokens[1:], inputs.next_token]
+    names = [*inputs.names[1:], None if inputs.next_token is None else inputs.name(inputs.next_token)]
     found = []
     for place in positions:
         check_interrupt()
@@ -177,7 +182,7 @@ def predict(
         found.append(
             PredictedToken(
                 place,
-                None if token is None else inputs.name(token),
+                None if token is None else names[place],
                 None if token is None else float(probabilities[token]),
                 None if token is None else 1 + int((probabilities > probabilities[token]).sum()),
                 [Candidate(inputs.name(one), p) for one, p in most_likely(probabilities)],

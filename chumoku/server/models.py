@@ -24,6 +24,7 @@ from chumoku.model_path import resolve_run
 from chumoku.models.model import DecoderModel, Model
 from chumoku.pipeline import Pipeline, load
 from chumoku.server.errors import RequestError, busy_error
+from chumoku.server.examples import examples_for
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.security.limits import Limits
 from chumoku.server.worker import Worker
@@ -44,6 +45,7 @@ class ServedModel:
     pipeline: Pipeline
     limits: Limits
     lock: FairLock
+    examples: Sequence[str] = ()
     created: int = field(default_factory=lambda: int(time.time()))
     pending: int = 0
 
@@ -73,6 +75,7 @@ class ServedModel:
         """The model's entry in /v1/models."""
         config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
         decoder = config.kind == "decoder"
+        choice = config.kind == "encoder-decoder" and tokenizer.target_language is None
         return {
             "id": self.name,
             "object": "model",
@@ -89,7 +92,8 @@ class ServedModel:
             "norm": config.norm,
             "feedforward": config.feedforward,
             "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
-            "into": sorted(tokenizer.roles.languages) or None if config.kind == "encoder-decoder" else None,
+            "into": sorted(tokenizer.roles.languages) or None if choice else None,
+            "examples": list(self.examples),
         }
 
     def admit(self, texts: int) -> None:
@@ -148,7 +152,13 @@ def open_models(
     """Load all models into memory, independent of their files; they share one lock and compute in turn."""
     lock = FairLock()
     return {
-        name: ServedModel(name, load(path, device=device, precision=precision, in_memory=True), limits, lock)
+        name: ServedModel(
+            name,
+            load(path, device=device, precision=precision, in_memory=True),
+            limits,
+            lock,
+            examples=examples_for(path),
+        )
         for name, path in name_models(given).items()
     }
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from chumoku.probe.token_labels import token_label
-from chumoku.text.tokenizer import Tokenizer
+from chumoku.probe.token_labels import label_row, token_label
+from chumoku.text.tokenizer import BYTE_TOKEN, Tokenizer
 
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 BYTES_PREFIX = "bytes:"
 SPACE = "▁"  # SentencePiece's space
 
 
 def label_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Each token as {"id", "text"}."""
-    return [{"id": token, "text": token_label(tokenizer, token)} for token in tokens]
+    """Each token as {"id", "text"}; one that is a part of a character also has {"character", "part"}."""
+    labels = label_row([token_label(tokenizer, token) for token in tokens])
+    return [
+        {"id": token, "text": text} | ({} if character is None else {"character": character, "part": part})
+        for token, (text, character, part) in zip(tokens, labels, strict=True)
+    ]
 
 
 class TokenText(NamedTuple):
@@ -38,8 +40,8 @@ def token_text(tokenizer: Tokenizer, number: int) -> TokenText:
         raw = name.encode()
     elif tokenizer.byte_level:
         raw = tokenizer.decode_bytes([number])
-    elif found := BYTE.fullmatch(name):
-        raw = bytes.fromhex(found[1])
+    elif BYTE_TOKEN.fullmatch(name):
+        raw = bytes.fromhex(name[3:5])
     else:
         raw = name.replace(SPACE, " ").encode()
     try:

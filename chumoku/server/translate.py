@@ -226,7 +226,10 @@ def align(
     alignment = torch.stack([weights[0].float().mean(0) for weights in tape.values()]).mean(0)[:count]
     probabilities, best = logits.float().softmax(-1).topk(min(CANDIDATES, logits.shape[-1]))
     candidates = [
-        [{**label, "probability": value} for label, value in zip(label_tokens(row, tokenizer), values, strict=True)]
+        [
+            {"id": token, "text": token_label(tokenizer, token), "probability": value}
+            for token, value in zip(row, values, strict=True)
+        ]
         for row, values in zip(best.tolist(), probabilities.tolist(), strict=True)
     ]
     return {"alignment": alignment.cpu().tolist(), "candidates": candidates}

@@ -77,6 +77,12 @@ class Tokenizer:
         return self._special.to_str(pretty=True)
 
     @property
+    def target_language(self) -> str | None:
+        """The language that a translator's sources ask for by default: that of a language token before every text."""
+        before = self.prefix_and_suffix[0]
+        return next((code for code, token_id in self.roles.languages.items() if token_id in before), None)
+
+    @property
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer | None:
         """The step that splits a text before the model does, or None."""
         pre_tokenizer: pre_tokenizers.PreTokenizer | None = self._special.pre_tokenizer
@@ -277,6 +283,12 @@ def with_prefix_and_suffix(tokenizer: Tokenizer, before: Sequence[str], after: S
     roles = {role: tokenizer.token(token_id) for role, token_id in read_roles(backend).items()}
     set_prefix_and_suffix(backend, before, after, roles)
     return Tokenizer(backend)
+
+
+def with_target_language(tokenizer: Tokenizer, code: str) -> Tokenizer:
+    """A copy of a translator's source tokenizer that asks for this target language by default."""
+    before, after = tokenizer.encode("", language=code), tokenizer.prefix_and_suffix[1]
+    return with_prefix_and_suffix(tokenizer, list(map(tokenizer.token, before)), list(map(tokenizer.token, after)))
 
 
 def _size(backend: tokenizers.Tokenizer) -> int:

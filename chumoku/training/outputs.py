@@ -17,6 +17,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
+from chumoku.pretrained import find_shipped
 from chumoku.training.recipe import Recipe
 from chumoku.weights.bundle import Bundle, Tokenizers, write_bundle
 from chumoku.weights.bundle_weights import tensors_of
@@ -113,8 +114,8 @@ def prepare_init_model(model: Model, config: ModelConfig, device: torch.device) 
 
 
 def base_name(init: str) -> str:
-    """The model name stored in an adapter: a hub name, or an absolute path."""
-    return init if init.startswith("hf:") else str(Path(init).absolute())
+    """The model name stored in an adapter: a hub name, that of a shipped model, or an absolute path."""
+    return init if init.startswith("hf:") or find_shipped(init) else str(Path(init).absolute())
 
 
 def hash_base_weights(result: Result) -> dict[str, Any]:

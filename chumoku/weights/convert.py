@@ -24,6 +24,7 @@ from chumoku.errors import UsageError
 from chumoku.models.model import Model
 from chumoku.models.precision import cast, is_bf16, to_precision
 from chumoku.partial_output import incomplete_folder, remove_leftovers
+from chumoku.text.tokenizer import with_target_language
 from chumoku.weights.bundle import Bundle, Tokenizers, write_bundle
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.certificate import CERTIFICATE_FILE, Certificate, certify
@@ -47,12 +48,14 @@ def convert(
     to: str,
     kind: str | None = None,
     name: str | None = None,
+    into: str | None = None,
 ) -> Certificate:
     """Convert the model at `source` to the format `to`, write it to `out`, and return its certificate.
 
     source  a path, an open model, or a function that opens one
     kind    the number type to write, one of KINDS[to]
     name    what the certificate calls the source; by default its path
+    into    the language that a multilingual translator translates into by default
     """
     out = Path(os.path.abspath(out))  # "." and ".." have no name to append .incomplete to
     check_arguments(out, to, kind)
@@ -66,7 +69,10 @@ def convert(
             kind = "bf16" if to == "transformers" and is_bf16(bundle.model) else KINDS[to][0]
         path = working / out.name if to == "gguf" else working
         exported = cast(model, torch.bfloat16) if kind == "bf16" else model
-        WRITERS[to](path, exported, Tokenizers(bundle.tokenizer, bundle.source_tokenizer), kind)
+        tokenizers = Tokenizers(bundle.tokenizer, bundle.source_tokenizer)
+        if into is not None:
+            tokenizers = set_target_language(tokenizers, into)
+        WRITERS[to](path, exported, tokenizers, kind)
         certificate = certify(model, to, path, source=name or "a model in memory", kind=kind)
         certificate.save(certificate_path(path))
         if to == "chumoku":
@@ -101,6 +107,12 @@ def check_output_free(out: Path, *, file: bool) -> None:
     existing = next((path for path in paths if os.path.lexists(path)), None)
     if existing is not None:
         raise UsageError(f"{existing} already exists and is not overwritten. Choose another name, or delete it.")
+
+
+def set_target_language(tokenizers: Tokenizers, code: str) -> Tokenizers:
+    """The tokenizers, with the default target language in that of the source; they stay one if they are one."""
+    source = with_target_language(tokenizers.source, code)
+    return Tokenizers(source if tokenizers.target is tokenizers.source else tokenizers.target, source)
 
 
 def open_source(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:

@@ -3,6 +3,7 @@
     folder          a chumoku bundle · a transformers or sentence-transformers folder
     file            .gguf · llama2.c's .bin · .safetensors with config.json in the same folder
     hf:owner/name   downloaded from the Hugging Face Hub, or taken from its cache
+    ja-en           a model that ships with chumoku (`pretrained.NAMES`), unless a file or folder of this name exists
 
 A file's format is recognized by its content. Pickle files are never opened, because unpickling can run any code.
 """
@@ -19,6 +20,7 @@ import torch
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
+from chumoku.pretrained import NAMES, find_shipped
 from chumoku.safe_files import read_json
 from chumoku.weights import bundle
 from chumoku.weights.bundle import CONFIG, Bundle
@@ -32,7 +34,10 @@ GGUF, ZIP, PICKLE_START = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][
 ADAPTER_CONFIG = "adapter_config.json"
 PICKLE_SUFFIXES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 Kind = Literal["bundle", "transformers", "gguf", "llama2.c"]
-ACCEPTED = "a model folder, a .gguf file, a llama2.c .bin file, or hf:owner/name"
+ACCEPTED = (
+    "a model folder, a .gguf file, a llama2.c .bin file, hf:owner/name, or the name of a model that ships with "
+    f"chumoku: {', '.join(NAMES)}"
+)
 
 
 def load(
@@ -74,8 +79,13 @@ def read_model_config(path: Path | str) -> ModelConfig:
 
 
 def local_path(path: Path | str) -> Path:
-    """The model's path on this machine; a model at the Hub is downloaded first."""
-    return download(path) if isinstance(path, str) and path.startswith(HUB) else Path(path)
+    """The model's path on this machine: that of a shipped model for its name; a model at the Hub is downloaded first.
+
+    A file or folder that exists wins over the name of a shipped model.
+    """
+    if isinstance(path, str) and path.startswith(HUB):
+        return download(path)
+    return find_shipped(path) or Path(path)
 
 
 def exists(path: Path) -> bool:

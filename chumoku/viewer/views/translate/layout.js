@@ -15,6 +15,7 @@ export function layout(stored) {
     answer: el("div", { class: "answer", role: "region", "aria-live": "polite", "t-label": "tr_answer" }),
     error: el("p", { class: "error", role: "alert" }),
     cut: el("p", { class: "cut", role: "status" }),
+    examples: el("div", { class: "examples" }),
     clear: el("button", { type: "button", class: "quiet", t: "tr_clear" }),
     copy: el("button", { type: "button", class: "quiet", t: "tr_copy", disabled: true }),
     now: el("button", { type: "button", class: "go", t: "tr_now", title: "Ctrl + Enter" }),
@@ -29,9 +30,9 @@ export function layout(stored) {
   return parts;
 }
 
-function left({ source, clear, cut, error }) {
+function left({ source, examples, clear, cut, error }) {
   const title = el("label", { for: "tr-source" }, el("h2", { t: "tr_source" }));
-  return el("section", { class: "card" }, el("div", { class: "head" }, title, clear), source, cut, error);
+  return el("section", { class: "card" }, el("div", { class: "head" }, title, clear), source, examples, cut, error);
 }
 
 function right({ answer, copy }) {

@@ -3,6 +3,7 @@ export const strings = {
   en: {
     tr_source: "Text",
     tr_placeholder: "Type a sentence. Each line is translated separately.",
+    tr_examples: "Examples",
     tr_answer: "Translation",
     tr_waiting: "The translation appears here.",
     tr_beam: "Beam width",
@@ -36,6 +37,7 @@ export const strings = {
   ja: {
     tr_source: "原文",
     tr_placeholder: "文を入力してください。1 行ずつ翻訳します。",
+    tr_examples: "例文",
     tr_answer: "訳文",
     tr_waiting: "ここに訳文が表示されます。",
     tr_beam: "ビーム幅",

@@ -8,6 +8,7 @@ import { cutLines } from "../../core/text.js";
 import { Alignment } from "./alignment.js";
 import { layout, wordSpans } from "./layout.js";
 import { makeCandidates } from "./candidates.js";
+import { mergeBytes } from "./characters.js";
 import { makeTree, MAX_BEAM } from "./beam_tree.js";
 
 export { strings } from "./strings.js";
@@ -72,6 +73,7 @@ class Translate {
     this.resizes.observe(this.alignment.root);
     context.onModel(() => {
       this.offerLanguages();
+      this.offerExamples();
       later.now();
     });
     context.onLanguage(() => {
@@ -79,6 +81,7 @@ class Translate {
       this.loadTree();
     });
     this.offerLanguages();
+    this.offerExamples();
     if (parts.source.value.trim()) later.now();
     else this.show([]);
     focusWithoutKeyboard(parts.source);
@@ -150,7 +153,7 @@ class Translate {
       if (!body.text.length) return [];
       try {
         const options = { ...body, n: Math.min(body.beam, NBEST), alignment: true };
-        return (await this.context.api.post("/v1/translate", options, { signal })).translations;
+        return (await this.context.api.post("/v1/translate", options, { signal })).translations.map(mergeBytes);
       } catch (error) {
         if (error.code !== "context_length_exceeded" || attempt === ATTEMPTS) throw error;
       }
@@ -178,6 +181,21 @@ class Translate {
     into.replaceChildren(...known.map((one) => el("option", { value: one }, one)));
     into.value = known.includes(this.stored.into.get()) ? this.stored.into.get() : known[0] ?? "";
     into.parentElement.hidden = known.length === 0;
+  }
+
+  /** Sentences that the server suggests for this model; a click translates one. */
+  offerExamples() {
+    const choose = (text) => {
+      this.parts.source.value = text;
+      this.onInput();
+      this.later.now();
+    };
+    const { examples } = this.parts;
+    const buttons = (this.context.model().examples ?? []).map((text) =>
+      el("button", { type: "button", class: "quiet", onclick: () => choose(text) }, text),
+    );
+    examples.replaceChildren(el("span", { class: "hint", t: "tr_examples" }), ...buttons);
+    examples.hidden = buttons.length === 0;
   }
 
   // ---- drawing ----
