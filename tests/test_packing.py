@@ -1,5 +1,8 @@
 """Packed rows: the same losses, gradients and attention as pairs one by one, and batches of one shape."""
 
+import importlib.util
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +22,7 @@ from chumoku.training.objectives import Objective
 from chumoku.training.recipe import read_recipe
 
 ROLES = Roles(pad=0, begin=1, end=2)
+TRITON = importlib.util.find_spec("triton") is not None
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
@@ -121,6 +125,33 @@ def test_attention_stays_within_sequences(device, causal, heads):
         torch.testing.assert_close(ours, formula, **tolerance)
 
 
+@pytest.mark.skipif(not TRITON, reason="Triton is not installed, so there is no kernel to test.")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("width", [16, 23])
+def test_the_kernel_equals_the_formula_in_float32(causal, width):
+    """On a GPU as it runs, elsewhere in Triton's interpreter; sequences shorter and longer than a tile, and empty."""
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
+    from chumoku.nn.packed_kernels import attend_tiles
+
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 5, 5, 18, 151, 163, 163, 173], dtype=torch.int32, device=DEVICES[-1])
+    keys = starts if causal else torch.tensor([0, 7, 7, 19, 19, 97, 101, 167], dtype=torch.int32, device=DEVICES[-1])
+    lengths = int(starts[-1]), int(keys[-1]), int(keys[-1])
+    packing = make_packing(starts, lengths[0], keys, lengths[1])
+    inputs = [torch.randn(1, 3, length, width, device=DEVICES[-1], requires_grad=True) for length in lengths]
+    rows = [part[0].transpose(0, 1) for part in inputs]
+    ours = attend_tiles(*rows, *packing[2:], causal)[0].transpose(0, 1)[None]
+    formula = attend(*inputs, mask=packing.mask(), causal=causal)[0]
+    gradient = torch.randn_like(ours)
+    for left, right in zip(
+        (ours, *torch.autograd.grad(ours, inputs, gradient)),
+        (formula, *torch.autograd.grad(formula, inputs, gradient)),
+        strict=True,
+    ):
+        torch.testing.assert_close(left, right, atol=5e-6 if DEVICES[-1] == "cpu" else 5e-3, rtol=1e-3)
+
+
 def test_positions_count_from_the_start_of_each_sequence():
     starts = torch.tensor([0, 3, 3, 5, 9], dtype=torch.int32)
     assert positions_from_starts(starts, sequence_numbers(starts, 9)).tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
@@ -171,6 +202,16 @@ def test_what_cannot_be_packed_is_refused(tmp_path, change, sentence):
     model = {"preset": "tiny-encoder-decoder", **change}
     recipe = {"model": model, "data": {"kind": "pairs", "files": "a.tsv"}, "train": {"packing": True}}
     with pytest.raises(ChumokuError, match=r"train\.packing.*" + sentence):
+        read_recipe(recipe)
+
+
+def test_attention_dropout_is_refused(tmp_path):
+    rates = {"embedding": 0.1, "attention": 0.1, "sublayer": 0.1}
+    with pytest.raises(ChumokuError, match="dropout"):
+        Objective(tiny(dropout=rates)).train()(packed(tmp_path, [(5, 7), (11, 3)]).batch(0, 0))
+    model = {"preset": "tiny-encoder-decoder", "dropout": rates, "position": "none"}
+    recipe = {"model": model, "data": {"kind": "pairs", "files": "a.tsv"}, "train": {"packing": True}}
+    with pytest.raises(ChumokuError, match=r"train\.packing.*dropout"):
         read_recipe(recipe)
 
 

@@ -29,6 +29,7 @@ from chumoku.nn.positions import (
     RelativePositions,
     RotaryPositions,
     RotaryScaling,
+    Rotation,
     SinusoidalPositions,
 )
 from chumoku.nn.tap import tap
@@ -161,6 +162,7 @@ class Stack(nn.Module):
             keys = positions if cache is None else torch.arange(end, device=positions.device)
             return positions[..., :, None] - keys[..., None, :]
 
+        rotation = None if self.rotary is None else self.rotary(positions, dtype)
         if self.window is not None:
             near = masks.window(distances(), self.window)
             allowed = near if allowed is None else allowed & near
@@ -168,7 +170,7 @@ class Stack(nn.Module):
             mask=allowed,
             causal=self.causal and not ragged,
             bias=None if self.alibi is None else self.alibi(distances(), dtype),
-            rotation=None if self.rotary is None else self.rotary(positions, dtype),
+            rotation=rotation if packing is None else store_rotation(rotation),
             distances=distances() if self.relative else None,
             packing=packing,
         )
@@ -224,6 +226,15 @@ def pack(tokens: Tensor, starts: Tensor) -> Packing:
             f"{list(starts.shape)} in {starts.dtype}."
         )
     return make_packing(starts, tokens.shape[1], starts, tokens.shape[1])
+
+
+def store_rotation(rotation: Rotation | None) -> Rotation | None:
+    """Return the rotation; in a compiled step on a GPU, stored, so that no layer computes its sines again."""
+    if rotation is None or rotation.cos.device.type != "cuda" or not torch.compiler.is_compiling():
+        return rotation
+    from chumoku.nn.packed_kernels import compute_once
+
+    return rotation._replace(cos=compute_once(rotation.cos), sin=compute_once(rotation.sin))
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

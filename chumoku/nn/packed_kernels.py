@@ -25,28 +25,30 @@ LOG2_E = math.log2(math.e)
 
 
 @triton.jit
-def load_tile(start, rows, inside, head, columns, ROW: tl.constexpr, WIDTH: tl.constexpr):
+def load_tile(start, row_stride, head_stride, rows, inside, head, columns, WIDTH: tl.constexpr):
     """Rows of one head of a tensor [N, H, K], zero outside."""
-    places = rows[:, None] * ROW + head * WIDTH + columns[None, :]
+    places = rows[:, None] * row_stride + head * head_stride + columns[None, :]
     return tl.load(start + places, mask=inside[:, None] & (columns < WIDTH)[None, :], other=0.0)
 
 
 @triton.jit
-def store_tile(start, tile, rows, inside, head, columns, ROW: tl.constexpr, WIDTH: tl.constexpr):
-    places = rows[:, None] * ROW + head * WIDTH + columns[None, :]
+def store_tile(start, tile, heads, rows, inside, head, columns, WIDTH: tl.constexpr):
+    """Write rows of one head of a contiguous tensor [N, H, K]."""
+    places = (rows[:, None] * heads + head) * WIDTH + columns[None, :]
     tl.store(start + places, tile, mask=inside[:, None] & (columns < WIDTH)[None, :])
 
 
 @triton.jit
 def attend_queries(
     query, key, value, output, log_sums, query_numbers, key_numbers, ranges, queries, heads, scale,
-    WIDTH: tl.constexpr, ROW: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
+    query_row, query_head, key_row, key_head, value_row, value_head,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """The output of one tile of queries and one head, and the base-2 logarithm of each row's sum."""
     tile, head, columns = tl.program_id(0), tl.program_id(1), tl.arange(0, PADDED)
     rows = tile * SIZE + tl.arange(0, SIZE)
     inside = rows < queries
-    q = load_tile(query, rows, inside, head, columns, ROW, WIDTH)
+    q = load_tile(query, query_row, query_head, rows, inside, head, columns, WIDTH)
     number = tl.load(query_numbers + rows, mask=inside, other=-1)
     most, total = tl.full([SIZE], float("-inf"), tl.float32), tl.zeros([SIZE], tl.float32)
     sums = tl.zeros([SIZE, PADDED], tl.float32)
@@ -54,8 +56,8 @@ def attend_queries(
     for start in range(first, last, SIZE):
         keys = start + tl.arange(0, SIZE)
         known = keys < last
-        k = load_tile(key, keys, known, head, columns, ROW, WIDTH)
-        v = load_tile(value, keys, known, head, columns, ROW, WIDTH)
+        k = load_tile(key, key_row, key_head, keys, known, head, columns, WIDTH)
+        v = load_tile(value, value_row, value_head, keys, known, head, columns, WIDTH)
         allowed = number[:, None] == tl.load(key_numbers + keys, mask=known, other=-2)[None, :]
         if CAUSAL:
             allowed = allowed & (rows[:, None] >= keys[None, :])
@@ -69,7 +71,7 @@ def attend_queries(
         most = higher
     empty = total == 0.0
     sums = sums / tl.where(empty, 1.0, total)[:, None]
-    store_tile(output, sums.to(q.dtype), rows, inside, head, columns, ROW, WIDTH)
+    store_tile(output, sums.to(q.dtype), heads, rows, inside, head, columns, WIDTH)
     logs = tl.where(empty, float("inf"), most + tl.log2(tl.where(empty, 1.0, total)))
     tl.store(log_sums + rows * heads + head, logs, mask=inside)
 
@@ -78,15 +80,16 @@ def attend_queries(
 def differentiate_queries(
     query, key, value, output, gradient, log_sums, dots, query_gradient, query_numbers, key_numbers, ranges, queries,
     heads, scale, factor,
-    WIDTH: tl.constexpr, ROW: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
+    query_row, query_head, key_row, key_head, value_row, value_head, gradient_row, gradient_head,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """dQ of one tile of queries, and D, which the gradients of keys need too."""
     tile, head, columns = tl.program_id(0), tl.program_id(1), tl.arange(0, PADDED)
     rows = tile * SIZE + tl.arange(0, SIZE)
     inside = rows < queries
-    q = load_tile(query, rows, inside, head, columns, ROW, WIDTH)
-    g = load_tile(gradient, rows, inside, head, columns, ROW, WIDTH)
-    o = load_tile(output, rows, inside, head, columns, ROW, WIDTH)
+    q = load_tile(query, query_row, query_head, rows, inside, head, columns, WIDTH)
+    g = load_tile(gradient, gradient_row, gradient_head, rows, inside, head, columns, WIDTH)
+    o = load_tile(output, heads * WIDTH, WIDTH, rows, inside, head, columns, WIDTH)
     dot = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
     tl.store(dots + rows * heads + head, dot, mask=inside)
     logs = tl.load(log_sums + rows * heads + head, mask=inside, other=float("inf"))
@@ -96,37 +99,38 @@ def differentiate_queries(
     for start in range(first, last, SIZE):
         keys = start + tl.arange(0, SIZE)
         known = keys < last
-        k = load_tile(key, keys, known, head, columns, ROW, WIDTH)
-        v = load_tile(value, keys, known, head, columns, ROW, WIDTH)
+        k = load_tile(key, key_row, key_head, keys, known, head, columns, WIDTH)
+        v = load_tile(value, value_row, value_head, keys, known, head, columns, WIDTH)
         allowed = number[:, None] == tl.load(key_numbers + keys, mask=known, other=-2)[None, :]
         if CAUSAL:
             allowed = allowed & (rows[:, None] >= keys[None, :])
         weights = tl.where(allowed, tl.exp2(tl.dot(q, tl.trans(k)) * scale - logs[:, None]), 0.0)
         change = weights * (tl.dot(g, tl.trans(v)) - dot[:, None])
         sums += tl.dot(change.to(k.dtype), k)
-    store_tile(query_gradient, (sums * factor).to(q.dtype), rows, inside, head, columns, ROW, WIDTH)
+    store_tile(query_gradient, (sums * factor).to(q.dtype), heads, rows, inside, head, columns, WIDTH)
 
 
 @triton.jit
 def differentiate_keys(
     query, key, value, gradient, log_sums, dots, key_gradient, value_gradient, query_numbers, key_numbers, ranges, keys,
     heads, scale, factor,
-    WIDTH: tl.constexpr, ROW: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
+    query_row, query_head, key_row, key_head, value_row, value_head, gradient_row, gradient_head,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of one tile of keys; all matrices here are transposed: keys × queries."""
     tile, head, columns = tl.program_id(0), tl.program_id(1), tl.arange(0, PADDED)
     rows = tile * SIZE + tl.arange(0, SIZE)
     inside = rows < keys
-    k = load_tile(key, rows, inside, head, columns, ROW, WIDTH)
-    v = load_tile(value, rows, inside, head, columns, ROW, WIDTH)
+    k = load_tile(key, key_row, key_head, rows, inside, head, columns, WIDTH)
+    v = load_tile(value, value_row, value_head, rows, inside, head, columns, WIDTH)
     number = tl.load(key_numbers + rows, mask=inside, other=-1)
     key_sums, value_sums = tl.zeros([SIZE, PADDED], tl.float32), tl.zeros([SIZE, PADDED], tl.float32)
     first, last = tl.load(ranges + 2 * tile), tl.load(ranges + 2 * tile + 1)
     for start in range(first, last, SIZE):
         queries = start + tl.arange(0, SIZE)
         known = queries < last
-        q = load_tile(query, queries, known, head, columns, ROW, WIDTH)
-        g = load_tile(gradient, queries, known, head, columns, ROW, WIDTH)
+        q = load_tile(query, query_row, query_head, queries, known, head, columns, WIDTH)
+        g = load_tile(gradient, gradient_row, gradient_head, queries, known, head, columns, WIDTH)
         logs = tl.load(log_sums + queries * heads + head, mask=known, other=float("inf"))
         dot = tl.load(dots + queries * heads + head, mask=known, other=0.0)
         allowed = number[:, None] == tl.load(query_numbers + queries, mask=known, other=-2)[None, :]
@@ -136,12 +140,18 @@ def differentiate_keys(
         value_sums += tl.dot(weights.to(g.dtype), g)
         change = weights * (tl.dot(v, tl.trans(g)) - dot[None, :])
         key_sums += tl.dot(change.to(q.dtype), q)
-    store_tile(key_gradient, (key_sums * factor).to(k.dtype), rows, inside, head, columns, ROW, WIDTH)
-    store_tile(value_gradient, value_sums.to(k.dtype), rows, inside, head, columns, ROW, WIDTH)
+    store_tile(key_gradient, (key_sums * factor).to(k.dtype), heads, rows, inside, head, columns, WIDTH)
+    store_tile(value_gradient, value_sums.to(k.dtype), heads, rows, inside, head, columns, WIDTH)
+
+
+def _with_strides(*tensors: Tensor) -> tuple[list[Tensor], list[int]]:
+    """The tensors, copied only if the numbers of a head are not neighbors, and their strides of rows and heads."""
+    tensors = [each if each.stride(-1) == 1 else each.contiguous() for each in tensors]
+    return tensors, [stride for each in tensors for stride in each.stride()[:2]]
 
 
 def _launch(kernel, length: int, heads: int, width: int, causal: bool, *arguments) -> None:
-    sizes = {"WIDTH": width, "ROW": heads * width, "PADDED": max(16, triton.next_power_of_2(width)), "SIZE": TILE}
+    sizes = {"WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "SIZE": TILE}
     kernel[(triton.cdiv(length, TILE), heads)](*arguments, **sizes, CAUSAL=causal, num_warps=4)
 
 
@@ -158,19 +168,17 @@ def attend_tiles(
 ) -> tuple[Tensor, Tensor]:
     """The output [T, H, K] and log-sums [T, H] of packed queries [T, H, K], keys and values [S, H, K]."""
     queries, heads, width = query.shape
-    query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-    output, log_sums = torch.empty_like(query), query.new_empty((queries, heads), dtype=torch.float32)
+    inputs, strides = _with_strides(query, key, value)
+    output, log_sums = query.new_empty(query.shape), query.new_empty((queries, heads), dtype=torch.float32)
     numbers = (query_numbers, key_numbers, key_ranges)
-    arguments = (query, key, value, output, log_sums, *numbers, queries, heads, LOG2_E / math.sqrt(width))
+    arguments = (*inputs, output, log_sums, *numbers, queries, heads, LOG2_E / math.sqrt(width), *strides)
     _launch(attend_queries, queries, heads, width, causal, *arguments)
     return output, log_sums
 
 
 @attend_tiles.register_fake
 def _(query, key, value, *packing):
-    return torch.empty_like(query, memory_format=torch.contiguous_format), query.new_empty(
-        query.shape[:2], dtype=torch.float32
-    )
+    return query.new_empty(query.shape), query.new_empty(query.shape[:2], dtype=torch.float32)
 
 
 @torch.library.custom_op("chumoku::attend_packed_backward", mutates_args=())
@@ -189,11 +197,11 @@ def differentiate_tiles(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dQ, dK and dV."""
     (queries, heads, width), keys = query.shape, len(key)
-    query, key, value, gradient = (each.contiguous() for each in (query, key, value, gradient))
-    query_gradient, key_gradient, value_gradient = map(torch.empty_like, (query, key, value))
+    (query, key, value, gradient), strides = _with_strides(query, key, value, gradient)
+    query_gradient, key_gradient, value_gradient = (each.new_empty(each.shape) for each in (query, key, value))
     dots, numbers = torch.empty_like(log_sums), (query_numbers, key_numbers)
     factor = 1 / math.sqrt(width)
-    scales = (heads, LOG2_E * factor, factor)
+    scales = (heads, LOG2_E * factor, factor, *strides)
     found = (query, key, value, output, gradient, log_sums, dots, query_gradient)
     rows = (*numbers, key_ranges, queries)
     _launch(differentiate_queries, queries, heads, width, causal, *found, *rows, *scales)
@@ -205,7 +213,7 @@ def differentiate_tiles(
 
 @differentiate_tiles.register_fake
 def _(gradient, output, log_sums, query, key, value, *packing):
-    return tuple(torch.empty_like(each, memory_format=torch.contiguous_format) for each in (query, key, value))
+    return tuple(each.new_empty(each.shape) for each in (query, key, value))
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
@@ -219,3 +227,14 @@ def _backward(ctx, gradient: Tensor, _):
 
 
 attend_tiles.register_autograd(_backward, setup_context=_save_for_backward)
+
+
+@torch.library.custom_op("chumoku::compute_once", mutates_args=())
+def compute_once(table: Tensor) -> Tensor:
+    """A copy. The compiler cannot look inside, so it stores the table instead of computing it again in every layer."""
+    return table.clone()
+
+
+@compute_once.register_fake
+def _(table):
+    return torch.empty_like(table)
