@@ -37,3 +37,16 @@ def test_invalid_comparisons_are_refused() -> None:
         score_translations(ENGLISH[:2], ENGLISH)
     with pytest.raises(UsageError, match="no translations to score"):
         score_translations([], [])
+
+
+def test_the_interval_contains_the_score_and_is_wider_for_fewer_sentences():
+    texts = [f"the number {number} is {number % 7} and {number % 11}" for number in range(211)]
+    others = [text.replace(" 3", " four").replace("is 5", "was 5") for text in texts]
+    widths = []
+    for count in (211, 23):
+        score = score_translations(others[:count], texts[:count])
+        low, high = score.bleu_interval
+        assert low < score.bleu < high
+        widths.append(high - low)
+    assert widths[1] > 1.5 * widths[0]
+    assert score_translations(others, texts).bleu_interval == score_translations(others, texts).bleu_interval

@@ -84,6 +84,8 @@ def show(found: dict[str, Any]) -> None:
         name = f"{key.replace('_', ' '):<16}"
         if key in changed:
             print(f"{name} {value:>12,.4f} {stored[key]:>12,.4f} {changed[key]:>+12,.4f}")
+        elif isinstance(value, tuple):
+            print(f"{name} {value[0]:,.1f} to {value[1]:,.1f} (95 %)")
         elif value is not None:
             print(f"{name} {f'{value:,.4f}' if isinstance(value, float) else value}")
 

@@ -3,11 +3,13 @@
     BLEU   precision of word sequences of length 1 to 4, with a penalty for brevity
     chrF   F-score of letter sequences of length 1 to 6
 
+The interval of BLEU is sacrebleu's bootstrap: in 95 of 100 test sets drawn like this one, the score lies within it.
 Japanese is split into words before BLEU (MeCab, the extra `ja`); another word splitter gives another score.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -18,12 +20,14 @@ from chumoku.errors import MissingExtraError, UsageError, pluralize
 POOR = 5.0  # below this BLEU, swapped files are suspected
 MARGIN = 0.1  # of cosine similarity, to decide that two texts have the same language
 COMPARED = 1000  # sentences used to compare languages
+RESAMPLED = 1000  # test sets drawn for the interval
 WORD_SPLITTERS = {"ja": "ja-mecab", "zh": "zh", "ko": "ko-mecab"}
 
 
 @dataclass(frozen=True)
 class TranslationScore:
     bleu: float
+    bleu_interval: tuple[float, float]  # 95 %
     chrf: float
     bleu_signature: str
     chrf_signature: str
@@ -54,10 +58,15 @@ def score_translations(
             f"Scoring the language '{language}' needs a tokenizer. Install it with: pip install 'chumoku[ja]'."
         ) from error
     chrf = sacrebleu.CHRF()
-    bleu_score = bleu.corpus_score(list(translations), [list(references)]).score
+    bleu_score = bleu.corpus_score(list(translations), [list(references)], n_bootstrap=RESAMPLED)
     chrf_score = chrf.corpus_score(list(translations), [list(references)]).score
+    signature = str(bleu.get_signature())
+    drawn = json.loads(bleu_score.format(width=2, signature=signature, is_json=True))
+    # If all test sets have the same score, sacrebleu leaves these numbers out.
+    middle, margin = float(drawn.get("confidence_mean", bleu_score.score)), float(drawn.get("confidence_var", 0))
+    interval = (round(middle - margin, 2), round(middle + margin, 2))
     return TranslationScore(
-        bleu_score, chrf_score, str(bleu.get_signature()), str(chrf.get_signature()), len(translations)
+        bleu_score.score, interval, chrf_score, signature, str(chrf.get_signature()), len(translations)
     )
 
 
