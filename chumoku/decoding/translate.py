@@ -1,6 +1,6 @@
 """Translation: text in, text out. Every command, the server and Python translate with `hypotheses`.
 
-text → sentences → (language) source tokens + end → beam search from begin → tokens → text
+text → sentences, addresses replaced → (language) source tokens + end → beam search from begin → tokens → text
 
     source    a sentence of at most the model's context
     output    at most 2 × source + 20 tokens by default, and none of `forbidden_tokens`
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -27,8 +28,9 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel, Model
 from chumoku.nn import masks
+from chumoku.text.kept_words import STAND_INS, KeptWords, keep_words, restore_words
 from chumoku.text.progress import Progress, silent
-from chumoku.text.sentences import Sentence, join_sentences, split_sentences
+from chumoku.text.sentences import join_sentences, split_sentences
 from chumoku.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 4096
@@ -54,15 +56,15 @@ def translate(
 ) -> list[str]:
     """The most likely translation of each text.
 
-    split       translate the sentences of a text one by one, and join their translations
+    split       translate the sentences of a text one by one, keep addresses and unknown words, and join the results
     into        target language, for multilingual models
     within      most tokens of a sentence; by default the model's context
     limit       most tokens of a translated sentence; by default 2 × source + 20
     progress    called as progress(step, done, total, unit)
     """
-    parts = split_texts(texts, split=split)
+    parts = split_texts(texts, source_tokenizer, split=split)
     numbers = [number for number, part in enumerate(parts) for _ in part]
-    sentences = [sentence.text for part in parts for sentence in part]
+    sentences = [sentence.kept.text for part in parts for sentence in part]
     sources = encode(model, sentences, source_tokenizer, into=into, within=within, numbers=numbers)
     found = hypotheses(
         model,
@@ -77,14 +79,34 @@ def translate(
         progress=progress,
     )
     outputs = iter(tokenizer.decode_batch([row[0].tokens if row else [] for row in found]))
-    return [join_sentences([next(outputs) for _ in part], [sentence.space for sentence in part]) for part in parts]
+    return [join_translations([next(outputs) for _ in part], part) for part in parts]
 
 
-def split_texts(texts: Sequence[str], *, split: bool = True) -> list[list[Sentence]]:
-    """The sentences of each text; with split=False, each text is one."""
+class SourceSentence(NamedTuple):
+    """A sentence to translate."""
+
+    kept: KeptWords  # what the model reads, and the words to put back
+    space: str = ""  # after it
+
+
+def split_texts(texts: Sequence[str], tokenizer: Tokenizer, *, split: bool = True) -> list[list[SourceSentence]]:
+    """The sentences of each text, with stand-ins for words to keep; with split=False, each text is one, as it is."""
     if isinstance(texts, str):
         raise UsageError("texts must be a list of texts, not one text. Put it in a list.")
-    return [split_sentences(text) if split else [Sentence(text, "")] for text in texts]
+    if not split:
+        return [[SourceSentence(KeptWords(text))] for text in texts]
+    keeping = not any(map(tokenizer.is_unknown, "".join(STAND_INS)))  # a vocabulary of words has no stand-ins
+
+    def source(text: str, space: str) -> SourceSentence:
+        return SourceSentence(keep_words(text, tokenizer.is_unknown) if keeping else KeptWords(text), space)
+
+    return [[source(*sentence) for sentence in split_sentences(text)] for text in texts]
+
+
+def join_translations(translations: Sequence[str], sentences: Sequence[SourceSentence]) -> str:
+    """The translation of a text from those of its sentences."""
+    restored = [restore_words(text, sentence.kept) for text, sentence in zip(translations, sentences, strict=True)]
+    return join_sentences(restored, [sentence.space for sentence in sentences])
 
 
 def hypotheses(
@@ -185,8 +207,8 @@ def fits_context(
     model: Model, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None = None, split: bool = True
 ) -> list[bool]:
     """Whether the sentences of each text, with the end token, are not longer than the model's context."""
-    parts = split_texts(texts, split=split)
-    sources = iter(_source_tokens([sentence.text for part in parts for sentence in part], tokenizer, into))
+    parts = split_texts(texts, tokenizer, split=split)
+    sources = iter(_source_tokens([sentence.kept.text for part in parts for sentence in part], tokenizer, into))
     return [max((len(next(sources)) for _ in part), default=0) <= model.config.context for part in parts]
 
 

@@ -32,7 +32,6 @@ from chumoku.server.state import state_of
 from chumoku.server.streaming import encode_json, json_response
 from chumoku.server.token_text import label_tokens
 from chumoku.server.worker import Job
-from chumoku.text.sentences import join_sentences
 from chumoku.text.tokenizer import Tokenizer
 
 WIDEST_TREE = 8
@@ -71,28 +70,29 @@ class SplitText(NamedTuple):
     """A text as sentences."""
 
     sources: list[list[int]]  # the tokens of each sentence; none if it has no text
-    spaces: list[str]  # after each sentence
+    sentences: list[translate.SourceSentence]
 
 
 def _encode(
     served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], body: schemas.Translation, *, most: int
 ) -> list[SplitText]:
     """The sentences of each text as tokens; raises RequestError if there are too many."""
-    parts = translate.split_texts(texts, split=body.split and not body.tree)
-    count = sum(bool(sentence.text) for part in parts for sentence in part)
+    tokenizer = served.pipeline.source_tokenizer
+    parts = translate.split_texts(texts, tokenizer, split=body.split and not body.tree)
+    count = sum(bool(sentence.kept.text) for part in parts for sentence in part)
     if count > most:
         message = (
             f'The texts have {count:,} sentences; the limit is {most}. "split": false translates each text as a whole.'
         )
         raise RequestError(400, message, param="text")
     numbers = [number for number, part in enumerate(parts) for _ in part]
-    sentences = [sentence.text for part in parts for sentence in part]
+    sentences = [sentence.kept.text for part in parts for sentence in part]
     try:
-        encoded = translate.encode(model, sentences, served.pipeline.source_tokenizer, into=body.into, numbers=numbers)
+        encoded = translate.encode(model, sentences, tokenizer, into=body.into, numbers=numbers)
     except Exception as error:
         raise to_request_error(error, param="text" if body.into is None else "into") from error
     sources = iter(encoded)
-    split = [SplitText([next(sources) for _ in part], [sentence.space for sentence in part]) for part in parts]
+    split = [SplitText([next(sources) for _ in part], part) for part in parts]
     for number, text in enumerate(split, start=1):
         if not any(text.sources):
             message = f"Text {number} has no token that this model knows. Use another text."
@@ -151,6 +151,7 @@ class TranslationJob(Job):
             translated.append(
                 {
                     "source": label_tokens([token for source in text.sources for token in source], other),
+                    "stand_ins": dict(word for sentence in text.sentences for word in sentence.kept.words),
                     "hypotheses": self._join(text, some),
                     "tree": None if tree is None or not some[0] else describe_tree(tree, some[0][0], own),
                 }
@@ -170,8 +171,6 @@ class TranslationJob(Job):
         sentences = [
             [self._describe(source, one) for one in row] for source, row in zip(text.sources, rows, strict=True)
         ]
-        if len(sentences) == 1:
-            return sentences[0]
         return [
             join_hypotheses([row[min(place, len(row) - 1)] if row else None for row in sentences], text)
             for place in range(max(map(len, sentences)))
@@ -196,7 +195,7 @@ def join_hypotheses(sentences: Sequence[dict[str, Any] | None], text: SplitText)
     texts = ["" if one is None else str(one["text"]) for one in sentences]
     found = [one for one in sentences if one is not None]
     joined: dict[str, Any] = {
-        "text": join_sentences(texts, text.spaces),
+        "text": translate.join_translations(texts, text.sentences),
         "score": sum(one["score"] for one in found),
         "tokens": [token for one in found for token in one["tokens"]],
     }

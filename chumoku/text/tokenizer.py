@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -161,6 +161,17 @@ class Tokenizer:
             return [self._special.id_to_token(token_id) or "" for token_id in ids]
         raw = [self.decode_bytes([token_id]) for token_id in ids]
         return [show_piece(piece) for piece in raw]
+
+    @functools.cached_property
+    def is_unknown(self) -> Callable[[str], bool]:
+        """Whether a character has no token: it is encoded as <unk>, or as bytes in a vocabulary of pieces of text."""
+
+        @functools.lru_cache(1 << 14)
+        def is_unknown(character: str) -> bool:
+            ids = () if self.byte_level else self.encode(character)
+            return any(each == self.roles.unknown or BYTE_TOKEN.fullmatch(self.token(each)) for each in ids)
+
+        return is_unknown
 
     def token(self, token_id: int) -> str:
         """The token with this id, as written in the vocabulary."""
