@@ -107,8 +107,7 @@ def test_an_unknown_name_lists_the_shipped_ones(shipped: Path, ask: Ask) -> None
 def test_an_installation_without_models_says_so(ask: Ask) -> None:
     for words in (
         ["translate", "ja-en", TEXT],
-        ["count", "en-ja"],
-        ["doctor", "ja-en"],
+        ["embed", "en-ja", TEXT],
         ["tokenize", "a", "--with", "ja-en"],
     ):
         ended = ask(*words)

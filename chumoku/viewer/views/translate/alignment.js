@@ -23,11 +23,16 @@ export class Alignment {
     this.lines = svg("svg", { class: "links", "aria-hidden": "true" });
     this.summary = el("p", { class: "told hint", role: "status" });
     this.stage = el("div", { class: "stage" }, this.rows.source, this.lines, this.rows.target);
-    const heads = [el("h2", { t: "tr_looked" }), el("p", { class: "hint", t: "tr_looked_hint" })];
+    this.standIns = el("p", { class: "hint" });
+    const heads = [el("h2", { t: "tr_looked" }), el("p", { class: "hint", t: "tr_looked_hint" }), this.standIns];
     this.root = el("section", { class: "card align" }, ...heads, this.stage, this.summary);
   }
 
-  show(source, hypothesis) {
+  /** standIns: the words that short names such as B2 stand for, while the model translates. */
+  show(source, hypothesis, standIns = {}) {
+    const kept = Object.entries(standIns).map(([name, word]) => this.t("tr_stands_for", { name, word }));
+    this.standIns.textContent = kept.join(" ");
+    this.standIns.hidden = !kept.length;
     this.weights = (hypothesis.alignment ?? []).map((one) => one.map(Number));
     const withEnd = (tokens, length) => {
       const texts = tokens.map((token) => token.text);

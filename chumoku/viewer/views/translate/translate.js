@@ -219,7 +219,7 @@ class Translate {
     parts.answer.replaceChildren(...translations.map((one, line) => this.paragraph(one, line)));
     if (!translations.length) return void parts.answer.append(el("p", { class: "waiting", t: "tr_waiting" }));
     const one = translations[this.line];
-    this.alignment.show(one.source, this.hypothesisOf(one, this.line));
+    this.alignment.show(one.source, this.hypothesisOf(one, this.line), one.stand_ins);
     this.candidates.show(this.hypothesisOf(one, this.line));
     this.listOthers(one.hypotheses);
   }
