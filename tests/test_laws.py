@@ -47,10 +47,14 @@ LAWS = {
 @one
 @given(length=lengths, seed=seeds)
 def test_laws(cells: list[Cell], length: int, seed: int) -> None:
-    """A token sees no later one; cache, padding, other rows, packing and (without positions) order change nothing."""
+    """A token sees no later one; cache, padding, other rows, packing and (without positions) order change nothing.
+
+    Forward and backward: every parameter gets a finite gradient that is not zero.
+    """
     for cell in cells:
         for law in (law for law, holds_for in LAWS.items() if cell in holds_for):
             assert law(model_of(cell), length, seed) < EXACT, f"{law.__name__} {cell}"
+        check_gradients(cell)
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -59,16 +63,12 @@ def test_cached_equals_uncached_in_float32(kind: str, position: str) -> None:
     assert laws.cache_error(model_of(Cell(kind, position, kv_heads=1), torch.float32), 13, seed=1) < 1e-5
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("cells", rows(CELLS).values(), ids=rows(CELLS))
-def test_every_parameter_gets_a_gradient(cells: list[Cell]) -> None:
-    """Forward and backward: every parameter gets a finite gradient that is not zero."""
-    for cell in cells:
-        model = copy.deepcopy(model_of(cell)).train()
-        laws.logits_of(model, tokens(3, 11)).square().mean().backward()
-        for name, parameter in model.named_parameters():
-            assert parameter.grad.isfinite().all(), f"{cell} {name}"
-            assert has_no_effect(cell, name) or parameter.grad.abs().max() > 0, f"{cell} {name}"
+def check_gradients(cell: Cell) -> None:
+    model = copy.deepcopy(model_of(cell)).train()
+    laws.logits_of(model, tokens(3, 11)).square().mean().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), f"{cell} {name}"
+        assert has_no_effect(cell, name) or parameter.grad.abs().max() > 0, f"{cell} {name}"
 
 
 def has_no_effect(cell: Cell, name: str) -> bool:
