@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from commands import Ask, command
 from hypothesis import settings
 
 torch.set_num_threads(1)
+os.fsync = os.fstat  # also fails for what is not an open file, but does not wait for the disk
 settings.register_profile("house", deadline=None, derandomize=True, database=None)
 settings.load_profile("house")
 
@@ -74,6 +76,13 @@ def open_page(browser: Any) -> Iterator[OpenPage]:
 def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Run a command in this process."""
     return functools.partial(command, capfd=capfd, monkeypatch=monkeypatch)
+
+
+@pytest.fixture
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs draw no loss and do not measure the processor, which takes half of the time of a very small run."""
+    monkeypatch.setattr("chumoku.training.run.draw_loss_curve", lambda *_: None)
+    monkeypatch.setattr("chumoku.training.run.measure_matmul_flops", lambda *_: 1e9)
 
 
 @pytest.fixture(scope="session")

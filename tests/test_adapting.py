@@ -26,6 +26,8 @@ from chumoku.training.recipe import read_recipe
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.open_model import load
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
+
 
 def recipe_on(init: Path, corpora: Path, out: Path, **changes: dict[str, Any]) -> dict[str, Any]:
     """A very small run that goes on from a model."""

@@ -30,6 +30,8 @@ from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 from chumoku.weights.checksums import write_checksums
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
+
 
 def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[TrainResult, str]:
     output = io.StringIO()

@@ -109,6 +109,7 @@ def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "words", [["translate", "translator", "--limit", "3"], ["generate", "decoder", "x", "--max-new-tokens", "40"]]
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from bundles import make_bundle
+from commands import Ask
 from planted import HEALTHY, PLANTED_BUGS, POSSIBLE_INTENTIONS, Subjects
 
 from chumoku.data.pairs import Pair
@@ -229,42 +228,40 @@ def test_distances() -> None:
     assert distance(one, torch.tensor([2.0, float("nan")])) == float("inf")
 
 
-def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "chumoku", "doctor", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+def test_the_command_on_a_healthy_model(tmp_path: Path, ask: Ask) -> None:
+    finished = ask("doctor", str(make_bundle(tmp_path / "model", "decoder")))
+    assert finished.code == 0, finished.out + finished.err
+    assert "No findings" in finished.out
+    assert "✓ future" in finished.out
+    assert "– leak          skipped: " in finished.out
 
 
-def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
-    finished = run(str(make_bundle(tmp_path / "model", "decoder")))
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "No findings" in finished.stdout
-    assert "✓ future" in finished.stdout
-    assert "– leak          skipped: " in finished.stdout
-
-
-def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
+def test_the_command_on_a_damaged_model(tmp_path: Path, ask: Ask) -> None:
     folder = make_bundle(tmp_path / "model", "decoder")
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1])
-    finished = run(str(folder), "--json")
-    assert finished.returncode == 1
-    output = json.loads(finished.stdout)
+    finished = ask("doctor", str(folder), "--json")
+    assert finished.code == 1
+    output = json.loads(finished.out)
     assert output["broken"] is True
     assert [finding["check"] for finding in output["findings"]] == ["checkpoint"]
     assert set(output["findings"][0]) == {"check", "what", "where", "sure", "todo", "measured"}
-    assert "✗ checkpoint" in finished.stderr
+    assert "✗ checkpoint" in finished.err
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [["nothing-there"], ["demo", "model.widht=3"], ["MODEL", "model.width=3"]])
-def test_wrong_use(words: list[str], tmp_path: Path) -> None:
+def test_wrong_use(words: list[str], tmp_path: Path, ask: Ask) -> None:
     place = make_bundle(tmp_path / "model", "encoder")
-    finished = run(*(str(place) if word == "MODEL" else word for word in words))
-    assert finished.returncode == 2
-    assert finished.stderr.strip().endswith((".", "?"))
-    assert "Traceback" not in finished.stderr
+    finished = ask("doctor", *(str(place) if word == "MODEL" else word for word in words))
+    assert finished.code == 2
+    assert finished.err.strip().endswith((".", "?"))
+    assert "Traceback" not in finished.err
 
 
-def test_a_recipe_leaves_nothing_behind(subjects: Subjects, tmp_path: Path) -> None:
+def test_a_recipe_leaves_nothing_behind(
+    subjects: Subjects, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     corpus = tmp_path / "text.txt"
     corpus.write_text((subjects.folder / "text.txt").read_text(encoding="utf-8"), encoding="utf-8")
     recipe = tmp_path / "small.toml"
@@ -273,8 +270,8 @@ def test_a_recipe_leaves_nothing_behind(subjects: Subjects, tmp_path: Path) -> N
         f'[data]\nfiles = "{corpus}"\n[train]\nout = "{tmp_path / "run"}"\nbatch_size = 13\n'
         "[optimizer]\nlearning_rate = 0.01\n"
     )
-    finished = run(str(recipe), "model.layers=2", "--quick", cwd=tmp_path)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+    finished = ask("doctor", str(recipe), "model.layers=2", "--quick")
+    assert finished.code == 0, finished.out + finished.err
     assert sorted(file.name for file in tmp_path.iterdir()) == ["small.toml", "text.txt"]
 
 

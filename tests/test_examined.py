@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from commands import Ask
 from planted import Subjects
 from rich.console import Console
 
@@ -19,6 +18,8 @@ from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, Model
 from chumoku.training.dataset import TrainingData
 from chumoku.training.recipe import read_recipe
+
+pytestmark = pytest.mark.usefixtures("quick_runs")
 
 QUIET = Console(quiet=True)
 END = "</s>"
@@ -85,7 +86,7 @@ def test_an_adapter_is_examined_too(subjects: Subjects, tmp_path: Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ways", [[], ["--unexamined"]])
-def test_train_command_stops_unless_unexamined(ways: list[str], subjects: Subjects, tmp_path: Path) -> None:
+def test_train_command_stops_unless_unexamined(ways: list[str], subjects: Subjects, tmp_path: Path, ask: Ask) -> None:
     # Typed specials in every third line: text that would become the end of a text.
     lines = (subjects.folder / "text.txt").read_text(encoding="utf-8").splitlines()
     (tmp_path / "text.txt").write_text(
@@ -97,8 +98,7 @@ def test_train_command_stops_unless_unexamined(ways: list[str], subjects: Subjec
         f'[data]\nfiles = "{tmp_path / "text.txt"}"\n[train]\nout = "{tmp_path / "run"}"\nbatch_size = 13\nsteps = 2\n'
         "[optimizer]\nlearning_rate = 0.01\n"
     )
-    command = [sys.executable, "-m", "chumoku", "train", str(recipe), *ways]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert finished.returncode == (0 if ways else 1), finished.stdout + finished.stderr
-    assert "Traceback" not in finished.stderr
+    finished = ask("train", str(recipe), *ways)
+    assert finished.code == (0 if ways else 1), finished.out + finished.err
+    assert "Traceback" not in finished.err
     assert (tmp_path / "run" / "last").exists() == bool(ways)

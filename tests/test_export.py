@@ -110,6 +110,7 @@ def test_cached_step_exports(position: str) -> None:
         torch.testing.assert_close(torch.cat(logits, 1), model(ids).logits)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 def test_dynamic_shapes_do_not_recompile(kind: str) -> None:
     model = model_of(Cell(kind, "rotary", kv_heads=1), layers=1)

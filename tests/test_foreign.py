@@ -115,7 +115,7 @@ def random_model(config: ModelConfig, scale: float = 0.3) -> chumoku.models.mode
     return model
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=11, deadline=None)
 @given(choices=KINDS)
 def test_random_configs_are_exported_correctly(choices: dict[str, object], tmp_path_factory: object) -> None:
     model = random_model(ModelConfig(**{**SMALL, **choices}))

@@ -24,6 +24,8 @@ from chumoku.training.loop import TrainEvent
 from chumoku.training.own_data import OwnBatches
 from chumoku.weights.bundle_weights import tensors_of
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
+
 Batch = dict[str, Tensor]
 
 

@@ -21,6 +21,8 @@ from chumoku.text.special_tokens import Roles
 from chumoku.training.precision import fast_kernels
 from chumoku.training.recipe import read_recipe
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
+
 TOKENIZER = train(["猫", "cat"], kind="byte", languages=("ja", "en"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_attention import copy_attention
 
@@ -118,6 +118,7 @@ def test_feedforward_equals_formula_at_every_position(kind: str, bias: bool) -> 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", feedforward_module.KINDS)
 @pytest.mark.parametrize("bias", [True, False])
+@settings(max_examples=30)
 @given(seed=st.integers(0, 999), per_token=st.sampled_from([1, 2, 5]), tokens=st.sampled_from([1, 3, 19]))
 def test_experts_grouped_equal_the_plain_sum(kind: str, bias: bool, seed: int, per_token: int, tokens: int) -> None:
     torch.manual_seed(seed)

@@ -6,11 +6,10 @@ import contextlib
 import copy
 import json
 import math
-import os
-import subprocess
-import sys
+import runpy
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,14 @@ from chumoku.lora.settings import LoraSettings
 from chumoku.models.build import build
 from chumoku.models.model import Model, Output
 from chumoku.nn import attention, moe, norms
+from chumoku.nn import plain as plain_module
 from chumoku.nn.attention import Attention
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.distributed import World, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.settings import TrainSettings
+
+pytestmark = pytest.mark.usefixtures("quick_runs")
 
 
 def call(model: Model, rows: int = 3, length: int = 7, *, masked: bool = False, seed: int = 0) -> Output:
@@ -412,19 +414,12 @@ def test_commands_report_plain_mode(tmp_path: Path, ask: Ask, in_plain: None) ->
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False)])
-def test_the_environment_switches_every_thread(value: str, expected: bool) -> None:
-    program = (
-        "import threading; from chumoku.nn import plain; "
-        "t = threading.Thread(target=lambda: print(plain.plain_formulas(), plain._compiled)); t.start(); t.join()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "CHUMOKU_PLAIN": value},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == f"{expected} {expected}\n"
+def test_the_environment_switches_every_thread(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHUMOKU_PLAIN", value)
+    fresh = runpy.run_path(str(plain_module.__file__))
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(fresh["plain_formulas"]).result() is expected
+    assert fresh["_compiled"] is expected
 
 
 @pytest.mark.parametrize("title", ["fused kernel of another scale", "experts lose a token"])

@@ -25,6 +25,8 @@ from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 from chumoku.weights.checksums import write_checksums
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
+
 TABLE: dict[str, Any] = {
     "model": {"kind": "encoder-decoder", "width": 12, "heads": 3, "layers": 1, "context": 131},
     "tokenizer": {"kind": "byte"},

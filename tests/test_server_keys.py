@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import KEY, Serving, serving, until
+from serving import CERTIFICATES, KEY, Serving, serving, until
 from starlette.datastructures import Headers
 
 from chumoku.server.errors import RequestError
@@ -35,13 +35,18 @@ class Clock:
 )
 @pytest.mark.parametrize("order", [1, -1])
 def test_cookie_is_found_among_others(locked: Serving, other: str, order: int) -> None:
-    cookie = httpx.post(f"{locked.url}/v1/session", json={"key": KEY}).headers["set-cookie"].split(";")[0]
+    session = httpx.post(f"{locked.url}/v1/session", json={"key": KEY}, verify=CERTIFICATES)
+    cookie = session.headers["set-cookie"].split(";")[0]
     assert cookie.startswith(f"chumoku_key_{locked.port}=")
     line = "; ".join([other, cookie][::order])
-    answer = httpx.get(f"{locked.url}/v1/models", headers=[(b"Cookie", line.encode("latin-1"))])
-    assert answer.status_code == 200
+
+    def models(line: str) -> int:
+        headers = [(b"Cookie", line.encode("latin-1"))]
+        return httpx.get(f"{locked.url}/v1/models", headers=headers, verify=CERTIFICATES).status_code
+
+    assert models(line) == 200
     wrong = line.replace(cookie, cookie[:-1] + ("0" if cookie[-1] != "0" else "1"))
-    assert httpx.get(f"{locked.url}/v1/models", headers=[(b"Cookie", wrong.encode("latin-1"))]).status_code == 401
+    assert models(wrong) == 401
 
 
 def test_two_servers_on_one_host_have_separate_cookies(locked: Serving, writer: Path) -> None:
@@ -126,9 +131,8 @@ def test_client_address() -> None:
 @pytest.mark.slow
 def test_many_wrong_keys_do_not_block_the_correct_one(locked: Serving) -> None:
     def guess(number: int) -> int:
-        return httpx.get(
-            f"{locked.url}/v1/models", headers={"Authorization": f"Bearer {number}"}, timeout=30
-        ).status_code
+        headers = {"Authorization": f"Bearer {number}"}
+        return httpx.get(f"{locked.url}/v1/models", headers=headers, timeout=30, verify=CERTIFICATES).status_code
 
     transport = httpx.HTTPTransport(local_address="127.0.0.9")
     with ThreadPoolExecutor(90) as pool, httpx.Client(base_url=locked.url, transport=transport) as other:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import KEY, Serving, serving, until, wait_until_idle
+from serving import CERTIFICATES, KEY, Serving, serving, until, wait_until_idle
 
 from chumoku.server.security.limits import Limits
 
@@ -244,5 +244,5 @@ def test_shutdown_in_time(writer: Path, busy: str, drain: float) -> None:
 
 def _answers(port: int) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/health", verify=CERTIFICATES).status_code == 200
     return False

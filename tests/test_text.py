@@ -72,7 +72,7 @@ def test_unigram_falls_back_to_bytes(trained: dict[str, Tokenizer]) -> None:
     assert tokenizer.roles.unknown not in tokenizer.encode(MIXED)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(text=st.text(max_size=40))
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_text_encodes_and_streams(trained: dict[str, Tokenizer], kind: str, text: str) -> None:
