@@ -29,7 +29,7 @@ def test_every_kept_word_is_in_the_result_whatever_the_model_writes(text, silent
     result = restore_words("" if silent else " ".join(name for name, _ in kept.words[::-1]), kept)
     assert all(word in result for _, word in kept.words)
     if len(kept.words) < len(STAND_INS) - 1:
-        assert not any(map(is_unknown, kept.text))
+        assert not any(is_unknown(character) for character in kept.text if character not in "麤鷗")
         assert "https://a.b" not in kept.text
 
 
@@ -43,6 +43,8 @@ def test_every_kept_word_is_in_the_result_whatever_the_model_writes(text, silent
         ("Write to taro@example.co.jp!", "Write to B2!", ["taro@example.co.jp"], ""),
         ("𠮷野家で食べた。", "B2で食べた。", ["𠮷野家"], ""),
         ("Приветと言った。", "B2と言った。", ["Привет"], ""),
+        ("麤𠮷野家で食べた。", "B2で食べた。", ["麤𠮷野家"], ""),
+        ("蛙と麤を見た。", "蛙と麤を見た。", [], ""),
         ("B2 or Δ?", "B2 or K2?", ["Δ"], ""),
         ("楽しかった😀", "楽しかった", [], "😀"),
         ("That was fun 😀😀", "That was fun", [], " 😀😀"),
@@ -63,7 +65,7 @@ def test_a_lost_word_is_appended():
 
 
 def test_long_texts_take_linear_time():
-    for text in ("a" * 200_000, "é" * 100_000, "www." * 50_000, "a@" * 100_000, "麤 a@b.c " * 20_000):
+    for text in ("a" * 200_000, "é" * 100_000, "www." * 50_000, "a@" * 100_000, "Δ a@b.c " * 20_000):
         keep_words(text, is_unknown)
 
 

@@ -1,12 +1,14 @@
-"""Words that a translation must contain unchanged: addresses, and words that the tokenizer cannot write.
+"""Words that a translation must contain unchanged: addresses, and words with characters that the tokenizer lacks.
 
     text           詳しくは https://example.com を見てください。
     model reads    詳しくは B2 を見てください。                       B2 stands for the address: models copy such names
     it writes      Please see B2 for details.
     result         Please see https://example.com for details.
 
-Symbols at the end of a sentence, such as 😀, are cut off before and put back afterwards. A word whose stand-in does not
-occur in the translation is appended in brackets, so that nothing is lost.
+A word with 𠮷, é or Д is kept if the tokenizer has no token for this letter. Ordinary kanji are not kept: a model
+learns them from their bytes too, and writes frog for 蛙. Symbols at the end of a sentence, such as 😀, are cut off
+before and put back afterwards. A word whose stand-in does not occur in the translation is appended in brackets, so that
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ AFTER_ADDRESS = ".,;:!?)]"  # marks that belong to the sentence
 HAN = r"[\u3005\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 WORD = re.compile(rf"{HAN}+|(?:(?!{HAN})[^\W\d_\u3040-\u30ff])+|[^\w\s]+|.", re.DOTALL)  # letters of one script
 ASCII_WORD = re.compile("[A-Za-z0-9]")
+LEARNED = re.compile(r"[\u0000-\u007f\u3000-\u30ff\u4e00-\u9fff\uff00-\uffef]")  # characters that are never kept
 STAND_INS = tuple(f"{letter}{digit}" for digit in range(2, 7) for letter in "BKPRT")
 
 
@@ -37,7 +40,7 @@ class KeptWords(NamedTuple):
 def keep_words(text: str, is_unknown: Callable[[str], bool]) -> KeptWords:
     """Replace words to keep by stand-ins; `is_unknown` tells whether the tokenizer cannot write a character."""
     spans = [_trim_address(match) for match in ADDRESS.finditer(text)]
-    unknown = {character for character in set(text) if not character.isascii() and is_unknown(character)}
+    unknown = {character for character in set(text) if not LEARNED.match(character) and is_unknown(character)}
     if unknown:
         spans += [_trim_symbols(match, unknown) for match in WORD.finditer(text) if not unknown.isdisjoint(match[0])]
     if not spans:
