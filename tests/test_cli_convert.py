@@ -175,6 +175,14 @@ def test_chumoku_target_can_be_loaded(ask: Ask, models: Path, tmp_path: Path) ->
     assert "certificate.json" in json.loads((tmp_path / "out" / "manifest.json").read_text())["files"]
 
 
+def test_a_runs_folder_stands_for_its_model(ask: Ask, models: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "last").symlink_to(models / "gpt2")
+    ended = ask("convert", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "chumoku")
+    assert ended.code == 0, ended
+    assert chumoku.load(tmp_path / "out").config == chumoku.load(models / "gpt2").config
+
+
 @pytest.mark.parametrize("kind", [None, "q8_0", "f32"])
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_gguf_target(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Json, json_line
+from chumoku.cli.shared import KNOWN, Adapter, Json, json_line, model_path
 
 if TYPE_CHECKING:
     from chumoku.weights.certificate import Certificate
@@ -41,6 +41,7 @@ def convert(
     from chumoku.model_path import is_adapter
     from chumoku.weights.convert import certificate_path, convert
 
+    model = model_path(model)
     has_adapter = adapter is not None or is_adapter(model)
     source = partial(chumoku.load, model, adapter=adapter) if has_adapter else model
     certificate = convert(source, out, to=to, kind=kind, name=model, into=into)
