@@ -32,6 +32,7 @@ from chumoku.server.examples import DEMO, examples_for
 from chumoku.server.models import name_models, open_models
 from chumoku.server.security.limits import Limits
 from chumoku.text import japanese
+from chumoku.text.kept_words import STAND_INS
 from chumoku.text.tokenizer import Tokenizer, with_target_language
 from chumoku.weights.convert import convert
 
@@ -42,7 +43,7 @@ TEXT = "猫が鬱だ。"  # 鬱 is not in the vocabulary, so it is three bytes
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     texts = [side for pair in split(97).train for side in pair]
-    return text.train(texts, kind="unigram", vocabulary=601, languages=("ja", "en"))
+    return text.train([*texts, " ".join(STAND_INS)], kind="unigram", vocabulary=601, languages=("ja", "en"))
 
 
 @pytest.fixture(scope="module")
@@ -188,6 +189,11 @@ def test_only_a_model_without_a_direction_offers_languages(shipped: Path, multil
 
 # ---- the page ----
 
+KEPT = {"B2": "https://a.b/c / https://d.e", "K2": "x@y.z"}
+SPANS = (
+    "async ([one, kept]) => (await import('/viewer/views/translate/layout.js')).wordSpans(one, kept)"
+    ".filter((span) => span.dataset).map((span) => [span.textContent, span.dataset.place])"
+)
 MERGE = "async (answer) => (await import('/viewer/views/translate/characters.js')).mergeBytes(answer)"
 
 
@@ -218,8 +224,35 @@ def test_an_example_is_translated_at_a_click(server: Serving, open_page: OpenPag
     assert page.input_value("#tr-source") == "明日は雨が降るでしょう。"
     assert page.locator(".controls label:visible").count() == 2, "without the choice of a target language"
     page.select_option("#model", "en-ja")
-    page.click(".examples button")
     until(page, "document.querySelector('#tr-source').value.startsWith('It will')")
+    page.click(".examples button >> nth=2")
+    until(page, "document.querySelector('#tr-source').value.startsWith('Could you')")
+
+
+def test_the_page_says_what_a_stand_in_stands_for(server: Serving, open_page: OpenPage) -> None:
+    page = open_page(server.url).page
+    line = page.locator(".align > .hint >> nth=1")
+    page.fill("#tr-source", "猫が好きです。")
+    page.wait_for_selector(".answer .line")
+    assert not line.is_visible()
+    page.fill("#tr-source", "https://a.b/c と x@y.z が好きです。https://d.e も好きです。")
+    line.wait_for()
+    english = [f"{name} stands for {words}, which" for name, words in KEPT.items()]
+    assert all(sentence in line.inner_text() for sentence in english), line.inner_text()
+    assert all(word in page.inner_text(".answer") for word in ("https://a.b/c", "x@y.z", "https://d.e"))
+    page.click("#language")
+    japanese = [f"{name} は {words} の代わりに" for name, words in KEPT.items()]
+    assert all(sentence in line.inner_text() for sentence in japanese), line.inner_text()
+
+
+def test_words_of_the_page_keep_their_tokens(server: Serving, open_page: OpenPage) -> None:
+    """Also after the end of a sentence, and if a word of several tokens is kept."""
+    texts = ["▁See", "▁B", "2", ".", "</s>", "▁I", "▁do", ".", "</s>"]
+    one = {"text": "See https://a.b/c. I do.😀", "tokens": [{"text": text} for text in texts]}
+    page = open_page(server.url).page
+    found = page.evaluate(SPANS, [one, [{"name": "B2", "word": "https://a.b/c"}]])
+    assert found == [["See", "0"], ["https://a.b/c", "1"], [".", "3"], ["I", "5"], ["do", "6"], [".", "7"]]
+    assert page.evaluate(SPANS, [one, []]) == [], "the tokens do not add up to the text"
 
 
 def test_bytes_of_one_character_are_one_word_of_the_page(server: Serving, open_page: OpenPage) -> None:

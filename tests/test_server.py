@@ -312,6 +312,12 @@ def test_translation_alignment_and_tree(server: Serving, pipelines: dict[str, Pi
             own = next((each["probability"] for each in best if each["id"] == token["id"]), None)
             assert own is None or math.log(own) == pytest.approx(token["logprob"], abs=1e-3)
     check_tree(one["tree"]["nodes"], one["hypotheses"][0]["tokens"])
+    two = {**body, "text": "猫と。犬と。"}
+    (found,) = server.post("/v1/translate", **two).json()["translations"]
+    check_tree(found["tree"]["nodes"], found["hypotheses"][0]["tokens"])
+    (other,) = server.post("/v1/translate", **two | {"tree": False}).json()["translations"]
+    assert found["source"] == other["source"], "split into sentences as without a tree"
+    assert [one["text"] for one in found["hypotheses"]] == [one["text"] for one in other["hypotheses"]]
 
 
 def check_tree(nodes: list[dict], best: list[dict]) -> None:

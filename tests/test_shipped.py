@@ -8,6 +8,8 @@ from commands import Ask
 
 import chumoku
 from chumoku.pretrained import FOLDER, NAMES, installed_models
+from chumoku.server.models import open_models
+from chumoku.server.security.limits import Limits
 from chumoku.training.recipe import load_recipe
 from chumoku.weights.checksums import verify_checksums
 
@@ -38,6 +40,11 @@ def test_both_are_installed_small_and_intact():
     for name in NAMES:
         assert sum(file.stat().st_size for file in (FOLDER / name).iterdir()) <= MOST_BYTES
         verify_checksums(FOLDER / name)
+
+
+def test_the_page_offers_no_language(name):
+    """Each was trained in one direction, without the language tokens that its tokenizer has."""
+    assert open_models([name], Limits())[name].card["into"] is None
 
 
 def test_the_card_names_every_source_and_the_license(name):

@@ -14,13 +14,13 @@ from chumoku.weights.open_model import local_path
 ORDINARY = {  # by source language
     "ja": (
         "明日は雨が降るでしょう。",
-        "今日は寒いですね。こたつでみかんを食べたい。",
+        "今日は寒いですね。温かいお茶が飲みたいです。",
         "駅までの道を教えていただけませんか。",
         "彼女は来年、京都の大学で日本の歴史を勉強するつもりです。",
     ),
     "en": (
         "It will probably rain tomorrow.",
-        "It is cold today. I want to eat mandarins at the kotatsu.",
+        "It is cold today. I want to drink hot tea.",
         "Could you tell me the way to the station?",
         "She is going to study Japanese history at a university in Kyoto next year.",
     ),

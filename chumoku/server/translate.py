@@ -3,11 +3,13 @@
     alignment[t][s] = mean over layers and heads of the cross-attention from token t to source token s         Σ_s = 1
 
 The sentences of a text are translated one by one and joined: tokens in a row, the score summed, the alignment in blocks
-along the diagonal. A tree is that of the whole text. Requests with the same search options are searched as one batch.
+along the diagonal, and the tree of a sentence starts at the end of the path chosen before. Requests with the same
+search options are searched as one batch.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -78,7 +80,7 @@ def _encode(
 ) -> list[SplitText]:
     """The sentences of each text as tokens; raises RequestError if there are too many."""
     tokenizer = served.pipeline.source_tokenizer
-    parts = translate.split_texts(texts, tokenizer, split=body.split and not body.tree)
+    parts = translate.split_texts(texts, tokenizer, split=body.split)
     count = sum(bool(sentence.kept.text) for part in parts for sentence in part)
     if count > most:
         message = (
@@ -121,28 +123,29 @@ class TranslationJob(Job):
 
     def run_batch(self, jobs: Sequence[TranslationJob], yield_turn: Callable[[], None]) -> list[bytes]:
         owners = [job for job in jobs for _ in job.sources]
-        tree = Tree() if self.body.tree else None
-        tokenizer = self.served.pipeline.tokenizer
 
         def still_wanted(numbers: Sequence[int]) -> list[bool]:
             yield_turn()
             return [not owners[number].disconnected for number in numbers]
 
-        results = translate.hypotheses(
+        search = functools.partial(
+            translate.hypotheses,
             self.model,
-            [source for job in jobs for source in job.sources],
-            tokenizer=tokenizer,
+            tokenizer=self.served.pipeline.tokenizer,
             beam=self.body.beam,
             best=self.body.n,
             length_penalty=self.body.length_penalty,
             limit=self.body.max_tokens,
             still_wanted=still_wanted,
-            tree=tree,
         )
-        rows = iter(results)
-        return [encode_json(job.response([next(rows) for _ in job.sources], tree)) for job in jobs]
+        trees = [Tree() for _ in self.sources if self.body.tree]
+        if trees:  # a job of its own, see `key`
+            found = [search([source], tree=tree)[0] for source, tree in zip(self.sources, trees, strict=True)]
+            return [encode_json(self.response(found, trees))]
+        rows = iter(search([source for job in jobs for source in job.sources]))
+        return [encode_json(job.response([next(rows) for _ in job.sources])) for job in jobs]
 
-    def response(self, rows: Sequence[Sequence[Hypothesis]], tree: Tree | None) -> dict[str, Any]:
+    def response(self, rows: Sequence[Sequence[Hypothesis]], trees: Sequence[Tree] = ()) -> dict[str, Any]:
         """The response body; incomplete if the client disconnected."""
         own, other = self.served.pipeline.tokenizer, self.served.pipeline.source_tokenizer
         translated, remaining = [], iter(rows)
@@ -151,9 +154,13 @@ class TranslationJob(Job):
             translated.append(
                 {
                     "source": label_tokens([token for source in text.sources for token in source], other),
-                    "stand_ins": dict(word for sentence in text.sentences for word in sentence.kept.words),
+                    "stand_ins": [
+                        {"name": name, "word": word}
+                        for sentence in text.sentences
+                        for name, word in sentence.kept.words
+                    ],
                     "hypotheses": self._join(text, some),
-                    "tree": None if tree is None or not some[0] else describe_tree(tree, some[0][0], own),
+                    "tree": describe_trees(trees, some, own) if trees else None,
                 }
             )
         generated = sum(len(one.tokens) for row in rows for one in row)
@@ -234,18 +241,29 @@ def align(
     return {"alignment": alignment.cpu().tolist(), "candidates": candidates}
 
 
-def describe_tree(tree: Tree, best: Hypothesis, tokenizer: Tokenizer) -> dict[str, Any]:
-    tree.finish(best.tokens, translate.begin_and_end(tokenizer)[1])
-    nodes = [
-        {
-            "parent": node.parent,
-            "id": node.token,
-            "text": token_label(tokenizer, node.token),
-            "logprob": node.logprob,
-            "score": node.score,
-            "step": node.step,
-            "state": node.state,
-        }
-        for node in tree.nodes
-    ]
+def describe_trees(trees: Sequence[Tree], rows: Sequence[Sequence[Hypothesis]], tokenizer: Tokenizer) -> dict[str, Any]:
+    """One tree from those of the sentences: each starts at the end of the path that was chosen before it."""
+    end = translate.begin_and_end(tokenizer)[1]
+    nodes: list[dict[str, Any]] = []
+    last, steps, score = -1, 0, 0.0
+    for tree, row in zip(trees, rows, strict=True):
+        if not row:
+            continue
+        tree.finish(row[0].tokens, end)
+        before = len(nodes)
+        nodes += [
+            {
+                "parent": node.parent + before if node.parent >= 0 else last,
+                "id": node.token,
+                "text": token_label(tokenizer, node.token),
+                "logprob": node.logprob,
+                "score": node.score + score,
+                "step": node.step + steps,
+                "state": node.state,
+            }
+            for node in tree.nodes
+        ]
+        last = max((place for place, node in enumerate(nodes) if node["state"] == "chosen"), default=-1)
+        if last >= 0:
+            steps, score = nodes[last]["step"], nodes[last]["score"]
     return {"nodes": nodes}

@@ -1,9 +1,10 @@
 // Token texts, and cutting of long texts.
 
-/** A token's text: whether it starts a word, with ▁ and ␣ as spaces, and without the leading space. */
+/** A token's text with ▁ and ␣ as spaces, and without the leading space; whether it is special (</s>) or starts a word. */
 export function tokenText(text) {
-  const startsWord = /^[ ▁␣]/.test(text);
-  return { startsWord, spaced: text.replace(/[▁␣]/g, " "), bare: text.replace(/^[ ▁␣]/, "") };
+  const special = /^<[^<>\s]+>$/.test(text);
+  const startsWord = special || /^[ ▁␣]/.test(text);
+  return { special, startsWord, spaced: text.replace(/[▁␣]/g, " "), bare: text.replace(/^[ ▁␣]/, "") };
 }
 
 /** The lines that are not blank, at most `lines` of at most `chars` characters, and the key of the text about the cut. */

@@ -216,7 +216,8 @@ class Look {
     context.onLanguage(() => this.redraw());
     context.theme.onChange(() => this.redraw());
     showFields();
-    if (!parts.text.value) parts.text.value = context.t("look_example_" + context.model().kind);
+    const { kind, examples } = context.model();
+    if (!parts.text.value) parts.text.value = examples?.[0] ?? context.t("look_example_" + kind);
     this.openTab();
     this.load();
   }

@@ -4,7 +4,7 @@ import { el, percent } from "../../core/dom.js";
 import { formatNumber, formula, toNumber } from "../../core/format.js";
 import { scores, stack, strip } from "./vectors.js";
 
-const NORM = { layer: "norm(x) = γ (x − μ) / σ + β", rms: "norm(x) = γ x / √{mean(x^2)}", batch: "norm(x) = γ (x − μ_B) / σ_B + β" };
+const NORM = { layer: "norm(x) = γ (x − μ) / σ + β", rms: "norm(x) = γ x / √mean(x^2)", batch: "norm(x) = γ (x − μ_B) / σ_B + β" };
 const FEED = {
   relu: "max(0, x W_1 + b_1) W_2 + b_2",
   gelu: "gelu(x W_1 + b_1) W_2 + b_2",
@@ -56,7 +56,7 @@ function inputCard({ block, selection, config, width, t }) {
 }
 
 function normCard({ config, width }, title, values) {
-  return { id: "step-" + title, title, say: "look_norm_say", line: NORM[config.norm], inside: [strip("y", values, { of: width })] };
+  return { id: "step-" + title, title, say: config.norm === "rms" ? "look_norm_rms" : "look_norm_say", line: NORM[config.norm], inside: [strip("y", values, { of: width })] };
 }
 
 function attentionCards({ block, config, names, t, pre }) {

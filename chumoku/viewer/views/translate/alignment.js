@@ -28,11 +28,9 @@ export class Alignment {
     this.root = el("section", { class: "card align" }, ...heads, this.stage, this.summary);
   }
 
-  /** standIns: the words that short names such as B2 stand for, while the model translates. */
-  show(source, hypothesis, standIns = {}) {
-    const kept = Object.entries(standIns).map(([name, word]) => this.t("tr_stands_for", { name, word }));
-    this.standIns.textContent = kept.join(" ");
-    this.standIns.hidden = !kept.length;
+  /** standIns = [{ name, word }]: the model reads a short name such as B2 instead of the word. */
+  show(source, hypothesis, standIns = []) {
+    this.nameStandIns(standIns);
     this.weights = (hypothesis.alignment ?? []).map((one) => one.map(Number));
     const withEnd = (tokens, length) => {
       const texts = tokens.map((token) => token.text);
@@ -47,11 +45,20 @@ export class Alignment {
     this.point(null, null);
   }
 
+  /** A name has one word per sentence. */
+  nameStandIns(standIns) {
+    const words = (name) => standIns.filter((one) => one.name === name).map((one) => one.word).join(" / ");
+    const names = [...new Set(standIns.map((one) => one.name))];
+    this.standIns.textContent = names.map((name) => this.t("tr_stands_for", { name, words: words(name) })).join(" ");
+    this.standIns.hidden = !names.length;
+  }
+
   chips(side) {
-    const continues = (name) => typeof name === "string" && !tokenText(name).startsWord; // the same word as the token before
-    return this.names[side].map((name, place, all) => {
-      const tied = continues(all[place + 1]) && "tied";
-      const kinds = ["chip", name === null && "end", place > 0 && continues(name) && "on", tied];
+    const tokens = this.names[side].map((name) => (name === null ? { special: true, startsWord: true } : tokenText(name)));
+    const continues = (place) => place > 0 && !tokens[place].startsWord && !tokens[place - 1].special; // the word before it
+    return tokens.map((token, place) => {
+      const tied = place + 1 < tokens.length && continues(place + 1) && "tied";
+      const kinds = ["chip", token.special && "special", continues(place) && "on", tied];
       const chip = el("button", {
         type: "button",
         class: kinds.filter(Boolean).join(" "),

@@ -26,7 +26,7 @@ export function makeTree(t) {
     const width = (steps + 1) * STEP + 40;
     const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", class: "beam-tree" });
     drawing.setAttribute("aria-label", t("tr_tree_label", { nodes: tree.nodes.length, steps }));
-    drawing.append(...placed.filter((one) => one.parent).map(branch), ...placed.map((one) => dot(one, t)));
+    drawing.append(...placed.filter((one) => one.parent).map(branch), ...placed.map(dot));
     stage.replaceChildren(drawing);
     return undefined;
   }
@@ -80,11 +80,11 @@ function branch(one) {
   return path;
 }
 
-function dot(one, t) {
+function dot(one) {
   const strong = one.state === "ended" || one.state === "chosen";
   const group = svg("g", { class: one.state }, svg("circle", { cx: xOf(one), cy: one.y, r: strong ? 4 : 3 }));
   if (one.root) return group;
-  const text = tokenText(one.text ?? "").bare || t("tr_end");
+  const text = tokenText(one.text ?? "").bare || "·";
   const short = [...text].length > MAX_CHARS ? [...text].slice(0, MAX_CHARS - 1).join("") + "…" : text;
   const sum = one.children.length ? "" : formatFixed(one.score, 1);
   group.append(svg("title", {}, `${text} · log p ${formatFixed(one.logprob, 2)} · Σ ${formatFixed(one.score, 2)}`));

@@ -46,18 +46,34 @@ function controls({ into, beam, penalty, now }) {
 }
 
 /** The tokens of a translation as spans, or its text alone if the tokens do not add up to it. */
-export function wordSpans(hypothesis) {
-  const complete = hypothesis.text.trim();
+export function wordSpans({ text, tokens }, standIns = []) {
   const spans = [];
-  let text = "";
-  for (const [at, token] of hypothesis.tokens.entries()) {
-    if (text === complete) break; // only the end token follows
-    const { spaced } = tokenText(token.text);
-    const more = text ? spaced : spaced.trimStart();
-    text += more;
-    const [, blank, word] = /^(\s*)(.*)$/s.exec(more);
+  const names = tokens.map((token) => tokenText(token.text));
+  let end = 0; // of the spans, in the text
+  for (let place = 0; place < tokens.length && end < text.length; place++) {
+    const blank = /^\s*/.exec(text.slice(end))[0];
+    const kept = findStandIn(names.slice(place), text.slice(end + blank.length), standIns);
+    const word = kept?.word ?? names[place].spaced.trim();
+    if (!text.startsWith(word, end + blank.length)) {
+      if (names[place].special) continue; // the end of a sentence is not in the text
+      return [text];
+    }
+    if (!word) continue;
     if (blank) spans.push(blank);
-    if (word) spans.push(el("span", { "data-place": String(at) }, word));
+    spans.push(el("span", { "data-place": String(place) }, word));
+    end += blank.length + word.length;
+    place += (kept?.length ?? 1) - 1;
   }
-  return text.trim() === complete ? spans : [hypothesis.text];
+  return [...spans, text.slice(end)];
+}
+
+/** The word that the text starts with if the tokens start with its stand-in, and how many tokens that is. */
+function findStandIn(names, text, standIns) {
+  for (const { name, word } of standIns) {
+    let read = "";
+    let length = 0;
+    while (length < names.length && read.length < name.length) read += names[length++].bare;
+    if (read === name && text.startsWith(word)) return { word, length };
+  }
+  return null;
 }

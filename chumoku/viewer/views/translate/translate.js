@@ -34,6 +34,7 @@ class Translate {
     this.context = context;
     this.translations = []; // one per line
     this.request = null; // the last one
+    this.examples = []; // of the model
     this.line = 0; // selected
     this.hypothesis = 0;
     this.abort = null;
@@ -73,6 +74,7 @@ class Translate {
     this.resizes.observe(this.alignment.root);
     context.onModel(() => {
       this.offerLanguages();
+      this.swapExample();
       this.offerExamples();
       later.now();
     });
@@ -100,9 +102,7 @@ class Translate {
   }
 
   clear() {
-    this.parts.source.value = "";
-    this.onInput();
-    this.later.now();
+    this.setText("");
     this.parts.source.focus();
   }
 
@@ -185,17 +185,25 @@ class Translate {
 
   /** Sentences that the server suggests for this model; a click translates one. */
   offerExamples() {
-    const choose = (text) => {
-      this.parts.source.value = text;
-      this.onInput();
-      this.later.now();
-    };
     const { examples } = this.parts;
-    const buttons = (this.context.model().examples ?? []).map((text) =>
-      el("button", { type: "button", class: "quiet", onclick: () => choose(text) }, text),
+    this.examples = this.context.model().examples ?? [];
+    const buttons = this.examples.map((text) =>
+      el("button", { type: "button", class: "quiet", onclick: () => this.setText(text) }, text),
     );
     examples.replaceChildren(el("span", { class: "hint", t: "tr_examples" }), ...buttons);
     examples.hidden = buttons.length === 0;
+  }
+
+  /** If the text is an example of the last model, replace it with that of the new one. */
+  swapExample() {
+    const text = this.context.model().examples?.[this.examples.indexOf(this.parts.source.value)];
+    if (text) this.setText(text);
+  }
+
+  setText(text) {
+    this.parts.source.value = text;
+    this.onInput();
+    this.later.now();
   }
 
   // ---- drawing ----
@@ -226,7 +234,7 @@ class Translate {
 
   paragraph(one, line) {
     const here = line === this.line;
-    const spans = wordSpans(this.hypothesisOf(one, line));
+    const spans = wordSpans(this.hypothesisOf(one, line), one.stand_ins);
     const at = (event) => event.target.closest?.("[data-place]")?.dataset.place;
     const pointerEvents = {
       onpointerover: (event) => this.alignment.point("target", at(event) === undefined ? null : Number(at(event))),
