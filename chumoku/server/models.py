@@ -75,8 +75,7 @@ class ServedModel:
         """The model's entry in /v1/models."""
         config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
         decoder = config.kind == "decoder"
-        # A model with examples has one source language, so it has one direction, even if its tokenizer has languages.
-        choice = config.kind == "encoder-decoder" and tokenizer.target_language is None and not self.examples
+        choice = config.kind == "encoder-decoder" and tokenizer.target_language is None
         return {
             "id": self.name,
             "object": "model",
