@@ -43,7 +43,7 @@ def test_both_are_installed_small_and_intact():
 
 
 def test_the_page_offers_no_language(name):
-    """Each was trained in one direction, without the language tokens that its tokenizer has."""
+    """Each was trained in one direction, so there is nothing to choose."""
     assert open_models([name], Limits())[name].card["into"] is None
 
 
