@@ -8,7 +8,7 @@ import chumoku
 from chumoku.text import train
 from chumoku.text.kept_words import STAND_INS, keep_words, restore_words
 
-UNKNOWN = frozenset("麤𠮷鷗😀Δẽßé∑П")
+UNKNOWN = frozenset("麤𠮷鷗😀Δẽßé∑П\u00ad\u200b")
 PARTS = [*"あ漢麤𠮷😀Δéß∑aB2 。.,()@/:\n", "https://a.b/c", "www.x.y", "me@x.org", "B2", "野家", "Пр", "http://"]
 texts = st.lists(st.sampled_from(PARTS), max_size=29).map("".join)
 
@@ -46,6 +46,10 @@ def test_every_kept_word_is_in_the_result_whatever_the_model_writes(text, silent
         ("麤𠮷野家で食べた。", "B2で食べた。", ["麤𠮷野家"], ""),
         ("蛙と麤を見た。", "蛙と麤を見た。", [], ""),
         ("B2 or Δ?", "B2 or K2?", ["Δ"], ""),
+        ("Ｂ２とk2とΔ。", "Ｂ２とk2とP2。", ["Δ"], ""),
+        ("co\u00adoperate, \u200bΔ", "co\u00adoperate, \u200bB2", ["Δ"], ""),
+        ("連絡先は_me@x.org", "連絡先はB2", ["_me@x.org"], ""),
+        ("ここ😀https://a.b", "ここB2", ["😀https://a.b"], ""),
         ("楽しかった😀", "楽しかった", [], "😀"),
         ("That was fun 😀😀", "That was fun", [], " 😀😀"),
         ("楽しい😀。", "楽しいB2。", ["😀"], ""),
