@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounter
 
 import chumoku
 from chumoku.data.batches import IGNORE, PairBatches, Share
@@ -173,6 +174,18 @@ def test_packed_rows_give_the_loss_and_gradients_of_padded_batches(tmp_path, pos
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
     for ours, theirs in zip(results[0][1], results[1][1], strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_compiled_step_is_compiled_for_the_first_batch_only(tmp_path):
+    torch._dynamo.reset()
+    batches = packed(tmp_path, [(source, 31 - source) for source in range(2, 31)], tokens=83)
+    objective, counter = Objective(tiny(layers=1, encoder_layers=1)), CompileCounter()
+    compiled = torch.compile(objective, backend=counter, dynamic=False)
+    counts = []
+    for index in range(3):
+        torch.testing.assert_close(compiled(batches.batch(0, index)), objective(batches.batch(0, index)))
+        counts.append(counter.frame_count)
+    assert counts == [counts[0]] * 3
 
 
 def test_recorded_weights_of_a_packed_row_stay_within_sequences(tmp_path):
