@@ -93,6 +93,15 @@ def test_every_epoch_has_each_pair_once_in_rows_of_one_shape(tmp_path_factory, l
     assert sorted(texts) == sorted(wanted)
 
 
+def test_a_pair_as_long_as_a_row_is_packed_in_good_time(tmp_path):
+    """The number of batches is then far from the smallest possible one."""
+    batches = packed(tmp_path, [(96, 96), *[(2, 2)] * 9972], tokens=97)
+    tried = []
+    batches._totals = lambda count, world: tried.append(count) or PackedPairBatches._totals(batches, count, world)
+    assert batches._fewest_batches() == len(batches)
+    assert len(tried) < 40
+
+
 def test_batches_are_nearly_full(tmp_path):
     random = np.random.default_rng(7)
     source = np.clip(random.lognormal(3, 0.5, 9973), 2, 113).astype(int)
@@ -176,6 +185,7 @@ def test_packed_rows_give_the_loss_and_gradients_of_padded_batches(tmp_path, pos
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_is_compiled_for_the_first_batch_only(tmp_path):
     torch._dynamo.reset()
     batches = packed(tmp_path, [(source, 31 - source) for source in range(2, 31)], tokens=83)
@@ -236,6 +246,7 @@ def test_starts_and_rows_are_checked(tmp_path):
         {**starts, "target_starts": starts["target_starts"][:-1]},
         {**starts, "source_starts": starts["source_starts"].long()},
         {"target_starts": starts["target_starts"]},
+        {"source_starts": starts["source_starts"]},
         {**starts, "source_mask": torch.ones_like(source, dtype=torch.bool)},
     ):
         with pytest.raises(ChumokuError, match=r"[Pp]acked"):
