@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from serving import serving
 
 import chumoku
 from chumoku.text import train
@@ -88,3 +89,14 @@ def test_translating_keeps_addresses(kind):
     assert ("https://a.b/c" in result) == (kind != "word")
     (raw,) = translator(kind).translate([text], limit=5, split=False)
     assert "https://a.b/c" not in raw
+
+
+def test_the_server_keeps_the_same_words():
+    """A text of symbols only has nothing to translate; two sentences may have the same stand-in."""
+    pipeline = translator("unigram")
+    texts = ["😀", "the cat 😀", "the dog https://a.b/c.\nthe dog https://d.e/f."]
+    with serving({"one": pipeline}) as server:
+        answer = server.post("/v1/translate", model="one", text=texts, max_tokens=5, alignment=True).json()
+    found = answer["translations"]
+    assert [one["hypotheses"][0]["text"] for one in found] == pipeline.translate(texts, limit=5)
+    assert [one["stand_ins"] for one in found] == [[], [], [["B2", "https://a.b/c"], ["B2", "https://d.e/f"]]]

@@ -94,7 +94,7 @@ def _encode(
     sources = iter(encoded)
     split = [SplitText([next(sources) for _ in part], part) for part in parts]
     for number, text in enumerate(split, start=1):
-        if not any(text.sources):
+        if not any(text.sources) and not any(sentence.kept.after for sentence in text.sentences):
             message = f"Text {number} has no token that this model knows. Use another text."
             raise RequestError(400, message, param="text")
         tokens = sum(map(len, text.sources))
@@ -151,7 +151,7 @@ class TranslationJob(Job):
             translated.append(
                 {
                     "source": label_tokens([token for source in text.sources for token in source], other),
-                    "stand_ins": dict(word for sentence in text.sentences for word in sentence.kept.words),
+                    "stand_ins": [word for sentence in text.sentences for word in sentence.kept.words],
                     "hypotheses": self._join(text, some),
                     "tree": None if tree is None or not some[0] else describe_tree(tree, some[0][0], own),
                 }
@@ -173,7 +173,7 @@ class TranslationJob(Job):
         ]
         return [
             join_hypotheses([row[min(place, len(row) - 1)] if row else None for row in sentences], text)
-            for place in range(max(map(len, sentences)))
+            for place in range(max(1, *map(len, sentences)))  # one also for a text of symbols only
         ]
 
     def _describe(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:

@@ -28,9 +28,9 @@ export class Alignment {
     this.root = el("section", { class: "card align" }, ...heads, this.stage, this.summary);
   }
 
-  /** standIns: the words that short names such as B2 stand for, while the model translates. */
-  show(source, hypothesis, standIns = {}) {
-    const kept = Object.entries(standIns).map(([name, word]) => this.t("tr_stands_for", { name, word }));
+  /** standIns: short names such as B2, each with the word that it stands for while the model translates. */
+  show(source, hypothesis, standIns = []) {
+    const kept = standIns.map(([name, word]) => this.t("tr_stands_for", { name, word }));
     this.standIns.textContent = kept.join(" ");
     this.standIns.hidden = !kept.length;
     this.weights = (hypothesis.alignment ?? []).map((one) => one.map(Number));
