@@ -1,5 +1,7 @@
 """Addresses and words with unknown characters survive translation."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,9 +71,11 @@ def test_a_lost_word_is_appended():
     assert restore_words("Look.", kept) == "Look. (https://a.b)"
 
 
-def test_long_texts_take_linear_time():
-    for text in ("a" * 200_000, "é" * 100_000, "www." * 50_000, "a@" * 100_000, "Δ a@b.c " * 20_000):
-        keep_words(text, is_unknown)
+@pytest.mark.parametrize("part", ["a", "é", "www.", "a@", "Δ a@b.c ", "Δ1", "a.a@a."])
+def test_long_texts_take_linear_time(part):
+    text, start = part * (50_000 // len(part)), time.process_time()
+    restore_words("B2", keep_words(text, is_unknown))
+    assert time.process_time() - start < 2
 
 
 def translator(kind):

@@ -1,7 +1,7 @@
 """Packed rows: the same losses, gradients and attention as pairs one by one, and batches of one shape."""
 
 import importlib.util
-import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from chumoku.data.prepared import Pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter
 from chumoku.errors import ChumokuError
 from chumoku.nn.attention import attend, attend_packed
-from chumoku.nn.packing import make_packing, positions_from_starts, sequence_numbers
+from chumoku.nn.packing import has_kernel, make_packing, positions_from_starts, sequence_numbers
 from chumoku.text.special_tokens import Roles
 from chumoku.training.objectives import Objective
 from chumoku.training.recipe import read_recipe
@@ -138,10 +138,10 @@ def test_attention_stays_within_sequences(device, causal, heads):
 @pytest.mark.skipif(not TRITON, reason="Triton is not installed, so there is no kernel to test.")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("width", [16, 23])
-def test_the_kernel_equals_the_formula_in_float32(causal, width):
+def test_the_kernel_equals_the_formula_in_float32(causal, width, monkeypatch):
     """On a GPU as it runs, elsewhere in Triton's interpreter; sequences shorter and longer than a tile, and empty."""
     if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
     from chumoku.nn.packed_kernels import attend_tiles
 
     torch.manual_seed(0)
@@ -160,6 +160,11 @@ def test_the_kernel_equals_the_formula_in_float32(causal, width):
         strict=True,
     ):
         torch.testing.assert_close(left, right, atol=5e-6 if DEVICES[-1] == "cpu" else 5e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_kernel_is_for_half_precision_where_triton_is_installed(dtype):
+    assert has_kernel(SimpleNamespace(device=torch.device("cuda"), dtype=dtype)) == (TRITON and dtype.itemsize == 2)
 
 
 def test_positions_count_from_the_start_of_each_sequence():
