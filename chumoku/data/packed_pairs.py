@@ -100,7 +100,7 @@ class PackedPairBatches:
         return np.stack(tokens), np.bincount(part, minlength=count * world)
 
     def _fewest_batches(self) -> int:
-        """A number of batches such that every row fits, and with one batch less not."""
+        """The number of batches. Every row fits; with one batch less, a row would be too long."""
         most = max(int(side.sum()) for side in (self.pair_batches.source_lengths, self.pair_batches.target_lengths))
         enough = -(-most // self.pair_batches.tokens)
         too_few, step = enough - 1, 1
