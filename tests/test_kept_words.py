@@ -1,14 +1,17 @@
 """Addresses and words with unknown characters survive translation."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from serving import serving
 
 import chumoku
 from chumoku.text import train
 from chumoku.text.kept_words import STAND_INS, keep_words, restore_words
 
-UNKNOWN = frozenset("麤𠮷鷗😀Δẽßé∑П")
+UNKNOWN = frozenset("麤𠮷鷗😀Δẽßé∑П\u00ad\u200b")
 PARTS = [*"あ漢麤𠮷😀Δéß∑aB2 。.,()@/:\n", "https://a.b/c", "www.x.y", "me@x.org", "B2", "野家", "Пр", "http://"]
 texts = st.lists(st.sampled_from(PARTS), max_size=29).map("".join)
 
@@ -46,6 +49,10 @@ def test_every_kept_word_is_in_the_result_whatever_the_model_writes(text, silent
         ("麤𠮷野家で食べた。", "B2で食べた。", ["麤𠮷野家"], ""),
         ("蛙と麤を見た。", "蛙と麤を見た。", [], ""),
         ("B2 or Δ?", "B2 or K2?", ["Δ"], ""),
+        ("Ｂ２とk2とΔ。", "Ｂ２とk2とP2。", ["Δ"], ""),
+        ("co\u00adoperate, \u200bΔ", "co\u00adoperate, \u200bB2", ["Δ"], ""),
+        ("連絡先は_me@x.org", "連絡先はB2", ["_me@x.org"], ""),
+        ("ここ😀https://a.b", "ここB2", ["😀https://a.b"], ""),
         ("楽しかった😀", "楽しかった", [], "😀"),
         ("That was fun 😀😀", "That was fun", [], " 😀😀"),
         ("楽しい😀。", "楽しいB2。", ["😀"], ""),
@@ -64,9 +71,11 @@ def test_a_lost_word_is_appended():
     assert restore_words("Look.", kept) == "Look. (https://a.b)"
 
 
-def test_long_texts_take_linear_time():
-    for text in ("a" * 200_000, "é" * 100_000, "www." * 50_000, "a@" * 100_000, "Δ a@b.c " * 20_000):
-        keep_words(text, is_unknown)
+@pytest.mark.parametrize("part", ["a", "é", "www.", "a@", "Δ a@b.c ", "Δ1", "a.a@a."])
+def test_long_texts_take_linear_time(part):
+    text, start = part * (50_000 // len(part)), time.process_time()
+    restore_words("B2", keep_words(text, is_unknown))
+    assert time.process_time() - start < 2
 
 
 def translator(kind):
@@ -84,3 +93,14 @@ def test_translating_keeps_addresses(kind):
     assert ("https://a.b/c" in result) == (kind != "word")
     (raw,) = translator(kind).translate([text], limit=5, split=False)
     assert "https://a.b/c" not in raw
+
+
+def test_the_server_keeps_the_same_words():
+    """A text of symbols only has nothing to translate; two sentences may have the same stand-in."""
+    pipeline = translator("unigram")
+    texts = ["😀", "the cat 😀", "the dog https://a.b/c.\nthe dog https://d.e/f."]
+    with serving({"one": pipeline}) as server:
+        answer = server.post("/v1/translate", model="one", text=texts, max_tokens=5, alignment=True).json()
+    found = answer["translations"]
+    assert [one["hypotheses"][0]["text"] for one in found] == pipeline.translate(texts, limit=5)
+    assert [one["stand_ins"] for one in found] == [[], [], [["B2", "https://a.b/c"], ["B2", "https://d.e/f"]]]

@@ -1,13 +1,14 @@
 """Packed rows: the same losses, gradients and attention as pairs one by one, and batches of one shape."""
 
 import importlib.util
-import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounter
 
 import chumoku
 from chumoku.data.batches import IGNORE, PairBatches, Share
@@ -16,7 +17,7 @@ from chumoku.data.prepared import Pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter
 from chumoku.errors import ChumokuError
 from chumoku.nn.attention import attend, attend_packed
-from chumoku.nn.packing import make_packing, positions_from_starts, sequence_numbers
+from chumoku.nn.packing import has_kernel, make_packing, positions_from_starts, sequence_numbers
 from chumoku.text.special_tokens import Roles
 from chumoku.training.objectives import Objective
 from chumoku.training.recipe import read_recipe
@@ -92,6 +93,15 @@ def test_every_epoch_has_each_pair_once_in_rows_of_one_shape(tmp_path_factory, l
     assert sorted(texts) == sorted(wanted)
 
 
+def test_a_pair_as_long_as_a_row_is_packed_in_good_time(tmp_path):
+    """The number of batches is then far from the smallest possible one."""
+    batches = packed(tmp_path, [(96, 96), *[(2, 2)] * 9972], tokens=97)
+    tried = []
+    batches._totals = lambda count, world: tried.append(count) or PackedPairBatches._totals(batches, count, world)
+    assert batches._fewest_batches() == len(batches)
+    assert len(tried) < 40
+
+
 def test_batches_are_nearly_full(tmp_path):
     random = np.random.default_rng(7)
     source = np.clip(random.lognormal(3, 0.5, 9973), 2, 113).astype(int)
@@ -128,10 +138,10 @@ def test_attention_stays_within_sequences(device, causal, heads):
 @pytest.mark.skipif(not TRITON, reason="Triton is not installed, so there is no kernel to test.")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("width", [16, 23])
-def test_the_kernel_equals_the_formula_in_float32(causal, width):
+def test_the_kernel_equals_the_formula_in_float32(causal, width, monkeypatch):
     """On a GPU as it runs, elsewhere in Triton's interpreter; sequences shorter and longer than a tile, and empty."""
     if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
     from chumoku.nn.packed_kernels import attend_tiles
 
     torch.manual_seed(0)
@@ -150,6 +160,11 @@ def test_the_kernel_equals_the_formula_in_float32(causal, width):
         strict=True,
     ):
         torch.testing.assert_close(left, right, atol=5e-6 if DEVICES[-1] == "cpu" else 5e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_kernel_is_for_half_precision_where_triton_is_installed(dtype):
+    assert has_kernel(SimpleNamespace(device=torch.device("cuda"), dtype=dtype)) == (TRITON and dtype.itemsize == 2)
 
 
 def test_positions_count_from_the_start_of_each_sequence():
@@ -173,6 +188,19 @@ def test_packed_rows_give_the_loss_and_gradients_of_padded_batches(tmp_path, pos
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-6)
     for ours, theirs in zip(results[0][1], results[1][1], strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_compiled_for_the_first_batch_only(tmp_path):
+    torch._dynamo.reset()
+    batches = packed(tmp_path, [(source, 31 - source) for source in range(2, 31)], tokens=83)
+    objective, counter = Objective(tiny(layers=1, encoder_layers=1)), CompileCounter()
+    compiled = torch.compile(objective, backend=counter, dynamic=False)
+    counts = []
+    for index in range(3):
+        torch.testing.assert_close(compiled(batches.batch(0, index)), objective(batches.batch(0, index)))
+        counts.append(counter.frame_count)
+    assert counts == [counts[0]] * 3
 
 
 def test_recorded_weights_of_a_packed_row_stay_within_sequences(tmp_path):
@@ -223,6 +251,7 @@ def test_starts_and_rows_are_checked(tmp_path):
         {**starts, "target_starts": starts["target_starts"][:-1]},
         {**starts, "source_starts": starts["source_starts"].long()},
         {"target_starts": starts["target_starts"]},
+        {"source_starts": starts["source_starts"]},
         {**starts, "source_mask": torch.ones_like(source, dtype=torch.bool)},
     ):
         with pytest.raises(ChumokuError, match=r"[Pp]acked"):

@@ -100,9 +100,16 @@ class PackedPairBatches:
         return np.stack(tokens), np.bincount(part, minlength=count * world)
 
     def _fewest_batches(self) -> int:
-        """The smallest number of batches such that every row fits."""
+        """The number of batches. Every row fits; with one batch less, a row would be too long."""
         most = max(int(side.sum()) for side in (self.pair_batches.source_lengths, self.pair_batches.target_lengths))
-        count = -(-most // self.pair_batches.tokens)
-        while self._totals(count, 1)[0].max() > self.pair_batches.tokens:
-            count += 1
-        return count
+        enough = -(-most // self.pair_batches.tokens)
+        too_few, step = enough - 1, 1
+        while not self._fits(enough):
+            too_few, enough, step = enough, enough + step, 2 * step
+        while enough - too_few > 1:
+            middle = (too_few + enough) // 2
+            too_few, enough = (too_few, middle) if self._fits(middle) else (middle, enough)
+        return enough
+
+    def _fits(self, count: int) -> bool:
+        return bool(self._totals(count, 1)[0].max() <= self.pair_batches.tokens)

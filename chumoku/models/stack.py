@@ -104,6 +104,8 @@ class Stack(nn.Module):
         if packing is not None:
             self._check_packed(tokens, packing, mask, positions, memory, cache)
             positions, end = positions_from_starts(packing.query_starts, packing.query_numbers), min(end, self.context)
+        elif memory is not None and memory.packing is not None:
+            raise ShapeError("A packed source needs a packed target: give the starts of both.")
         elif positions is None:
             positions = torch.arange(length, device=tokens.device) if cache is None else cache.positions(length)
         x = self.embed(tokens, positions, end, segments)

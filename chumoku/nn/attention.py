@@ -111,12 +111,20 @@ def attend_fused(
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, packing: Packing, *, causal: bool = False) -> Tensor:
     """Return `attend` within each sequence of a packed row, [1, H, T, K], without a mask [T, S]."""
     key, value = repeat_kv(key, query), repeat_kv(value, query)
-    if has_kernel(query):
-        from chumoku.nn.packed_kernels import attend_tiles
+    output: Tensor
+    if not has_kernel(query):
+        output = _attend_one_by_one(query, key, value, packing, causal)
+        return output
+    from chumoku.nn.packed_kernels import attend_tiles
 
-        rows = (part[0].transpose(0, 1) for part in (query, key, value))
-        output: Tensor = attend_tiles(*rows, *packing[2:], causal)[0]
-        return output.transpose(0, 1)[None]
+    rows = (part[0].transpose(0, 1) for part in (query, key, value))
+    output = attend_tiles(*rows, *packing[2:], causal)[0]
+    return output.transpose(0, 1)[None]
+
+
+# The compiler would compile this again for every batch, because the lengths differ.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attend_one_by_one(query: Tensor, key: Tensor, value: Tensor, packing: Packing, causal: bool) -> Tensor:
     parts = [
         torch.split(part, starts.diff().tolist(), dim=2)
         for part, starts in ((query, packing.query_starts), (key, packing.key_starts), (value, packing.key_starts))

@@ -8,12 +8,14 @@ batch has the same shape then, and no product is spent on padding: the fastest w
 
 from __future__ import annotations
 
+import importlib.util
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 TILE = 64  # tokens that the GPU kernel computes together
+TRITON = importlib.util.find_spec("triton") is not None  # not on Windows
 
 
 class Packing(NamedTuple):
@@ -58,4 +60,4 @@ def positions_from_starts(starts: Tensor, numbers: Tensor) -> Tensor:
 
 def has_kernel(query: Tensor) -> bool:
     """Whether the GPU kernel of packed_kernels.py can compute this."""
-    return query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)
+    return TRITON and query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)

@@ -96,7 +96,7 @@ def _encode(
     sources = iter(encoded)
     split = [SplitText([next(sources) for _ in part], part) for part in parts]
     for number, text in enumerate(split, start=1):
-        if not any(text.sources):
+        if not any(text.sources) and not any(sentence.kept.after for sentence in text.sentences):
             message = f"Text {number} has no token that this model knows. Use another text."
             raise RequestError(400, message, param="text")
         tokens = sum(map(len, text.sources))
@@ -180,7 +180,7 @@ class TranslationJob(Job):
         ]
         return [
             join_hypotheses([row[min(place, len(row) - 1)] if row else None for row in sentences], text)
-            for place in range(max(map(len, sentences)))
+            for place in range(max(1, *map(len, sentences)))  # one also for a text of symbols only
         ]
 
     def _describe(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:

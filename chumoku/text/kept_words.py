@@ -14,6 +14,7 @@ nothing is lost.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,16 +42,18 @@ def keep_words(text: str, is_unknown: Callable[[str], bool]) -> KeptWords:
     """Replace words to keep by stand-ins; `is_unknown` tells whether the tokenizer cannot write a character."""
     spans = [_trim_address(match) for match in ADDRESS.finditer(text)]
     unknown = {character for character in set(text) if not LEARNED.match(character) and is_unknown(character)}
-    if unknown:
-        spans += [_trim_symbols(match, unknown) for match in WORD.finditer(text) if not unknown.isdisjoint(match[0])]
+    visible = {character for character in unknown if unicodedata.category(character) != "Cf"}  # not a soft hyphen
+    if visible:
+        spans += [_trim_symbols(match, unknown) for match in WORD.finditer(text) if not visible.isdisjoint(match[0])]
     if not spans:
         return KeptWords(text)
     spans = _merge(text, spans)
     after = ""
-    if spans[-1][1] == len(text) and not text[spans[-1][0]].isalnum():
+    if spans[-1][1] == len(text) and not any(map(str.isalnum, text[spans[-1][0] :])):
         start = len(text[: spans.pop()[0]].rstrip())
         text, after = text[:start], text[start:]
-    free = (name for name in STAND_INS if name not in text)
+    read = unicodedata.normalize("NFKC", text).upper()  # a tokenizer may read Ｂ２ and b2 as B2
+    free = (name for name in STAND_INS if name not in read)
     replaced, parts, end = [], [], 0
     for (start, stop), name in zip(spans, free, strict=False):  # a sentence with more is translated as it is from there
         replaced.append((name, text[start:stop]))
