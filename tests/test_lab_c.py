@@ -76,6 +76,7 @@ def is_japanese(text: str) -> bool:
     return share_of_japanese(text) > 0.1 or text == "Outputs (shifted right)"
 
 
+@pytest.mark.slow
 def test_random_state_and_threads_are_restored() -> None:
     torch.manual_seed(7)
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()

@@ -348,6 +348,7 @@ def test_recipe_key_plain(kind: str, corpora: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.sample(1)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "changes",
     [{"activation_checkpointing": True}, {"compile": True}, {"compile": True, "activation_checkpointing": True}],

@@ -74,6 +74,7 @@ def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- names ----
 
 
+@pytest.mark.slow
 def test_every_command_takes_the_name_of_a_shipped_model(shipped: Path, tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "pairs.tsv").write_text("猫\tcat\n犬\tdog\n", "utf-8")
     for words in (
@@ -119,6 +120,7 @@ def test_an_installation_without_models_says_so(ask: Ask) -> None:
     assert "chumoku serve runs/demo" in ended.err
 
 
+@pytest.mark.slow
 def test_help_names_the_shipped_models() -> None:
     for command in ("translate", "look", "evaluate", "doctor", "count", "convert", "serve", "tokenize"):
         assert "ja-en" in show_help(command), command

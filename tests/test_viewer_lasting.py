@@ -335,6 +335,7 @@ def test_alibi_positions(server: Serving, open_page: OpenPage, heads: int) -> No
     assert "in head 6" in page.text_content(".pg-pair")
 
 
+@pytest.mark.slow
 def test_style_sheets_of_other_views_do_not_apply(browser: Any) -> None:
     """Several views use the same class names, such as chips, steps and heads."""
     little = FakeServer()

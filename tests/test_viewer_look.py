@@ -369,6 +369,7 @@ def test_views_have_no_horizontal_overflow(
         assert ("の" in words) == (language == "ja-JP"), view
 
 
+@pytest.mark.slow
 def test_new_look_aborts_the_previous_one(server: Serving, open_page: OpenPage) -> None:
     page = open_look(open_page, server, "wide", LONG).page
     for text in ("first", "second", "third"):
