@@ -62,7 +62,7 @@ def test_experiment_runs_and_draws(name: str, outcomes: dict[str, Any], monkeypa
     assert figure.axes
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["skip", "covariate"])
 def test_the_same_seeds_give_the_same_numbers(
     name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -86,7 +86,7 @@ def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.sampled_from(CELLS), st.integers(1, 11), st.booleans(), st.integers(0, 99))
 def test_plain_equals_fast_for_every_choice(cell: Cell, length: int, masked: bool, seed: int) -> None:
     model = model_of(cell)
@@ -347,8 +347,7 @@ def test_recipe_key_plain(kind: str, corpora: Path, tmp_path: Path, monkeypatch:
     assert not plain_formulas()
 
 
-@pytest.mark.sample(1)
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{"activation_checkpointing": True}, {"compile": True}, {"compile": True, "activation_checkpointing": True}],

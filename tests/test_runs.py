@@ -118,6 +118,7 @@ def validation_losses(out: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_run_writes_all_files(kind: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # draw the loss and measure the speed

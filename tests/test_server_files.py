@@ -82,6 +82,7 @@ def test_loaded_model_is_not_memory_mapped(models: dict[str, tuple[Path, Path]])
             assert all(map(torch.equal, model.state_dict().values(), before))
 
 
+@pytest.mark.slow
 def test_served_model_is_independent_of_its_files(models: dict[str, tuple[Path, Path]]) -> None:
     with serve_in_process(*(str(path) for path, _ in models.values())) as (process, line):
         url = line.split()[-1]
