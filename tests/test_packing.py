@@ -19,6 +19,7 @@ from chumoku.errors import ChumokuError
 from chumoku.nn.attention import attend, attend_packed
 from chumoku.nn.packing import has_kernel, make_packing, positions_from_starts, sequence_numbers
 from chumoku.text.special_tokens import Roles
+from chumoku.training.distributed import World, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.recipe import read_recipe
 
@@ -256,3 +257,41 @@ def test_starts_and_rows_are_checked(tmp_path):
     ):
         with pytest.raises(ChumokuError, match=r"[Pp]acked"):
             model(source, target, **wrong)
+
+
+def test_training_with_packing_learns_and_resumes(tmp_path):
+    words = ["one", "two", "three", "four", "five"]
+    lines = [f"{a} {b} {c}\t{c} {b} {a}" for a in words for b in words for c in words]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines), "utf-8")
+    sizes = {"width": 28, "heads": 2, "layers": 1, "encoder_layers": 1, "feedforward_width": 31, "context": 37}
+    recipe = {
+        "model": {"kind": "encoder-decoder", "position": "rotary", **sizes},
+        "tokenizer": {"kind": "word"},
+        "data": {"kind": "pairs", "files": str(tmp_path / "pairs.tsv"), "validation_share": 0.1},
+        "train": {"packing": True, "batch_tokens": 131, "save_every": 5, "validate_every": 11, "samples": 0},
+        "optimizer": {"learning_rate": 0.01},
+        "schedule": {"kind": "constant"},
+    }
+    losses = {}
+    for name, steps in (("whole", [11]), ("resumed", [5, 11])):
+        for number, count in enumerate(steps):
+            train = {**recipe["train"], "out": str(tmp_path / name), "steps": count}
+            result = chumoku.train({**recipe, "train": train}, resume=number > 0)
+        losses[name] = result.best_loss
+    assert losses["whole"] < 2.5
+    assert losses["resumed"] == losses["whole"]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_gpu_without_the_kernel_is_refused(monkeypatch, precision):
+    """One call of attention for each sentence would be very slow."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    settings = read_recipe(
+        {
+            "model": {"preset": "tiny-encoder-decoder", "position": "none"},
+            "data": {"kind": "pairs", "files": "a.tsv"},
+            "train": {"packing": True, "precision": precision},
+        }
+    ).train
+    with pytest.raises(ChumokuError, match="16 bits" if precision == "float32" else "Triton"):
+        wrap(Objective(tiny()), settings, World(torch.device("cuda")))

@@ -12,6 +12,7 @@ it by their number, because PyTorch averages gradients: the result is the gradie
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ def choose_device(name: str | None) -> torch.device:
 def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Module:
     """The objective ready for training: with activation checkpointing, casting, DDP or FSDP, and torch.compile."""
     blocks = [module for module in objective.modules() if isinstance(module, Block)]
+    if settings.packing and world.device.type == "cuda":
+        _check_packing(settings)
     if settings.activation_checkpointing:
         for block in blocks:
             block.forward = _with_checkpointing(block.forward)  # type: ignore[method-assign]
@@ -149,6 +152,14 @@ def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Modu
     elif settings.compile:
         module = torch.compile(module)  # type: ignore[assignment]
     return module
+
+
+def _check_packing(settings: TrainSettings) -> None:
+    """Refuse packing on a GPU without its kernel: one call of attention for each sentence would be very slow."""
+    if settings.precision == "float32":
+        raise UsageError("train.packing on a GPU needs 16 bits: set train.precision to bf16 or fp16, or leave it out.")
+    if importlib.util.find_spec("triton") is None:
+        raise UsageError("train.packing on a GPU needs Triton: pip install triton, or leave train.packing out.")
 
 
 def _compiled_for_training(run: Any, *, dynamic: bool, options: dict[str, Any] | None = None) -> Any:
