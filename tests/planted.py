@@ -267,7 +267,7 @@ def ignore_source_mask(model: Any) -> None:
 
 source_mask_ignored = change_model("encoder-decoder", ignore_source_mask)
 memory_mask_ignored = replace_method(
-    Memory, "attention_context", lambda usual: property(lambda memory: UNMASKED), "encoder-decoder"
+    Memory, "attention_context", lambda usual: lambda memory, target: UNMASKED, "encoder-decoder"
 )
 pool_over_padding = replace_method(
     model_module, "pool", lambda usual: lambda hidden, mask, **how: usual(hidden, None, **how), "encoder"
