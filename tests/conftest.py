@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run in Triton's interpreter; chosen before anything imports Triton
+
 from browser import OpenPage, Visit, open_browser, visit
 from bundles import chat_tokenizer, make_bundle
 from commands import Ask, command

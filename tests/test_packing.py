@@ -19,12 +19,11 @@ from chumoku.errors import ChumokuError
 from chumoku.nn.attention import attend, attend_packed
 from chumoku.nn.packing import has_kernel, make_packing, positions_from_starts, sequence_numbers
 from chumoku.text.special_tokens import Roles
-from chumoku.training.distributed import World, wrap
+from chumoku.training.distributed import World, single_cpu_thread, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.recipe import read_recipe
 
 ROLES = Roles(pad=0, begin=1, end=2)
-TRITON = importlib.util.find_spec("triton") is not None
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
@@ -136,36 +135,11 @@ def test_attention_stays_within_sequences(device, causal, heads):
         torch.testing.assert_close(ours, formula, **tolerance)
 
 
-@pytest.mark.skipif(not TRITON, reason="Triton is not installed, so there is no kernel to test.")
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("width", [16, 23])
-def test_the_kernel_equals_the_formula_in_float32(causal, width, monkeypatch):
-    """On a GPU as it runs, elsewhere in Triton's interpreter; sequences shorter and longer than a tile, and empty."""
-    if not torch.cuda.is_available():
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    from chumoku.nn.packed_kernels import attend_tiles
-
-    torch.manual_seed(0)
-    starts = torch.tensor([0, 5, 5, 18, 151, 163, 163, 173], dtype=torch.int32, device=DEVICES[-1])
-    keys = starts if causal else torch.tensor([0, 7, 7, 19, 19, 97, 101, 167], dtype=torch.int32, device=DEVICES[-1])
-    lengths = int(starts[-1]), int(keys[-1]), int(keys[-1])
-    packing = make_packing(starts, lengths[0], keys, lengths[1])
-    inputs = [torch.randn(1, 3, length, width, device=DEVICES[-1], requires_grad=True) for length in lengths]
-    rows = [part[0].transpose(0, 1) for part in inputs]
-    ours = attend_tiles(*rows, *packing[2:], causal)[0].transpose(0, 1)[None]
-    formula = attend(*inputs, mask=packing.mask(), causal=causal)[0]
-    gradient = torch.randn_like(ours)
-    for left, right in zip(
-        (ours, *torch.autograd.grad(ours, inputs, gradient)),
-        (formula, *torch.autograd.grad(formula, inputs, gradient)),
-        strict=True,
-    ):
-        torch.testing.assert_close(left, right, atol=5e-6 if DEVICES[-1] == "cpu" else 5e-3, rtol=1e-3)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_the_kernel_is_for_half_precision_where_triton_is_installed(dtype):
-    assert has_kernel(SimpleNamespace(device=torch.device("cuda"), dtype=dtype)) == (TRITON and dtype.itemsize == 2)
+    assert has_kernel(SimpleNamespace(device=torch.device("cuda"), dtype=dtype)) == (
+        importlib.util.find_spec("triton") is not None and dtype.itemsize == 2
+    )
 
 
 def test_positions_count_from_the_start_of_each_sequence():
@@ -295,3 +269,11 @@ def test_a_gpu_without_the_kernel_is_refused(monkeypatch, precision):
     ).train
     with pytest.raises(ChumokuError, match="16 bits" if precision == "float32" else "Triton"):
         wrap(Objective(tiny()), settings, World(torch.device("cuda")))
+
+
+def test_beside_a_gpu_one_cpu_thread_computes():
+    before = torch.get_num_threads()
+    for beside_gpu in (True, False):
+        with single_cpu_thread(beside_gpu=beside_gpu):
+            assert torch.get_num_threads() == (1 if beside_gpu else before)
+        assert torch.get_num_threads() == before

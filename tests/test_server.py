@@ -205,8 +205,9 @@ def test_logprobs_equal_the_model(client: openai.OpenAI, pipelines: dict[str, Pi
         assert float(shares[near]) == pytest.approx(logprobs.token_logprobs[place], abs=1e-4)
         written.append(int(near))
     assert pipeline.tokenizer.decode(written[len(prompt) :]) == answer.choices[0].text
+    messages: Any = [{"role": "user", "content": "a"}]
     chat = client.chat.completions.create(
-        model="writer", messages=[{"role": "user", "content": "a"}], max_tokens=3, logprobs=True, top_logprobs=2
+        model="writer", messages=messages, max_tokens=3, seed=2, logprobs=True, top_logprobs=2
     )
     content = chat.choices[0].logprobs
     assert content is not None

@@ -26,3 +26,10 @@ def test_measuring_stops_at_the_first_slow_product(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))  # every product takes a second
     assert log.measure_matmul_flops(torch.device("cpu"), torch.float32) == 2 * 128**3
     assert next(times) == 2
+
+
+def test_a_slow_first_product_does_not_stop_measuring_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads libraries. A device without memory stands for the GPU; only a CPU's slow product ends measuring."""
+    times = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    assert log.measure_matmul_flops(torch.device("meta"), torch.float32) == 2 * 1024**3

@@ -39,6 +39,22 @@ def store_tile(start, tile, heads, rows, inside, head, columns, WIDTH: tl.conste
 
 
 @triton.jit
+def load_keys(
+    key, key_row, key_head, value, value_row, value_head, key_numbers, number, rows, start, last, head, columns,
+    WIDTH: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """The keys and values from `start` on, and whether each query may attend to each of these keys."""
+    keys = start + tl.arange(0, SIZE)
+    known = keys < last
+    k = load_tile(key, key_row, key_head, keys, known, head, columns, WIDTH)
+    v = load_tile(value, value_row, value_head, keys, known, head, columns, WIDTH)
+    allowed = number[:, None] == tl.load(key_numbers + keys, mask=known, other=-2)[None, :]
+    if CAUSAL:
+        allowed = allowed & (rows[:, None] >= keys[None, :])
+    return k, v, allowed
+
+
+@triton.jit
 def attend_queries(
     query, key, value, output, log_sums, query_numbers, key_numbers, ranges, queries, heads, scale,
     query_row, query_head, key_row, key_head, value_row, value_head,
@@ -54,13 +70,10 @@ def attend_queries(
     sums = tl.zeros([SIZE, PADDED], tl.float32)
     first, last = tl.load(ranges + 2 * tile), tl.load(ranges + 2 * tile + 1)
     for start in range(first, last, SIZE):
-        keys = start + tl.arange(0, SIZE)
-        known = keys < last
-        k = load_tile(key, key_row, key_head, keys, known, head, columns, WIDTH)
-        v = load_tile(value, value_row, value_head, keys, known, head, columns, WIDTH)
-        allowed = number[:, None] == tl.load(key_numbers + keys, mask=known, other=-2)[None, :]
-        if CAUSAL:
-            allowed = allowed & (rows[:, None] >= keys[None, :])
+        k, v, allowed = load_keys(
+            key, key_row, key_head, value, value_row, value_head, key_numbers, number, rows, start, last, head, columns,
+            WIDTH, CAUSAL, SIZE,
+        )  # fmt: skip
         scores = tl.where(allowed, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
         higher = tl.maximum(most, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -97,13 +110,10 @@ def differentiate_queries(
     sums = tl.zeros([SIZE, PADDED], tl.float32)
     first, last = tl.load(ranges + 2 * tile), tl.load(ranges + 2 * tile + 1)
     for start in range(first, last, SIZE):
-        keys = start + tl.arange(0, SIZE)
-        known = keys < last
-        k = load_tile(key, key_row, key_head, keys, known, head, columns, WIDTH)
-        v = load_tile(value, value_row, value_head, keys, known, head, columns, WIDTH)
-        allowed = number[:, None] == tl.load(key_numbers + keys, mask=known, other=-2)[None, :]
-        if CAUSAL:
-            allowed = allowed & (rows[:, None] >= keys[None, :])
+        k, v, allowed = load_keys(
+            key, key_row, key_head, value, value_row, value_head, key_numbers, number, rows, start, last, head, columns,
+            WIDTH, CAUSAL, SIZE,
+        )  # fmt: skip
         weights = tl.where(allowed, tl.exp2(tl.dot(q, tl.trans(k)) * scale - logs[:, None]), 0.0)
         change = weights * (tl.dot(g, tl.trans(v)) - dot[:, None])
         sums += tl.dot(change.to(k.dtype), k)

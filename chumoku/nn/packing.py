@@ -3,7 +3,7 @@
     row        a a a b b c c c c        starts = 0 3 5 9        positions = 0 1 2 0 1 0 1 2 3
 
 Attention stays within each sequence, as with the mask M[i, j] = (query i and key j belong to the same sequence). Every
-batch has the same shape then, and no product is spent on padding: the fastest way to train on a GPU.
+batch has the same shape then, for which a GPU's step is compiled once, and no product is spent on padding.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _label_bytes(labels: list[str]) -> Iterator[TokenLabel]:
 
 
 def _next_character(raw: list[bytes], start: int) -> tuple[int, str]:
-    """Where the character that starts here ends, and the character; one token further if there is none."""
+    """The index after the first character of raw[start:], and the character; start + 1 and "" if it is incomplete."""
     for end in range(start + 1, min(start + MAX_PARTS, len(raw)) + 1):
         try:
             return end, make_visible(b"".join(raw[start:end]).decode("utf-8"))

@@ -79,7 +79,7 @@ def join_world(settings: TrainSettings) -> Iterator[World]:
     size = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     device = choose_device(settings.device)
     if size == 1:
-        with _single_cpu_thread(device.type == "cuda"):
+        with single_cpu_thread(beside_gpu=device.type == "cuda"):
             yield World(device)
         return
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
@@ -89,17 +89,17 @@ def join_world(settings: TrainSettings) -> Iterator[World]:
     # A long timeout, because the others wait while the main process prepares the corpus.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=4))
     try:
-        with _single_cpu_thread(device.type == "cuda"):
+        with single_cpu_thread(beside_gpu=device.type == "cuda"):
             yield World(device, rank, size)
     finally:
         dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def _single_cpu_thread(now: bool) -> Iterator[None]:
-    """Compute on the CPU with one thread beside a GPU: counting labels took 16 ms with many, and 0.1 ms with one."""
+def single_cpu_thread(*, beside_gpu: bool) -> Iterator[None]:
+    """Beside a GPU, compute on the CPU with one thread: waking 16 threads to count a batch's labels took 16 ms."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if now else before)
+    torch.set_num_threads(1 if beside_gpu else before)
     try:
         yield
     finally:

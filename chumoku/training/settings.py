@@ -89,7 +89,7 @@ class TrainSettings(Settings):
     batch_size: Count = 16  # text: sequences in a batch
     sequence_length: Count | None = None  # text: tokens in a sequence; default: the model's context
     batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
-    packing: bool = False  # pairs: one after another in a row instead of padded; fastest on a GPU
+    packing: bool = False  # pairs: one after another in a row instead of padded: one shape for a GPU
     gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step
     seed: Many = 0
     label_smoothing: Share = 0.0
