@@ -2,6 +2,7 @@
 # make check  format, lint, types
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
 .PHONY: demo test test-slow check format strings faults venv browser clean
 

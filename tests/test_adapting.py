@@ -8,13 +8,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
 from bundles import byte_tokenizer, make_bundle
 from faults import KINDS
 from foreign import VOCABULARY, outputs_of_both, save_variant
+from lazy import LazyModule
 from test_runs import ConsoleLog, equal, everything, go
 
 import chumoku
@@ -26,6 +26,7 @@ from chumoku.training.recipe import read_recipe
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.open_model import load
 
+peft = LazyModule("peft")
 pytestmark = pytest.mark.usefixtures("quick_runs")
 
 

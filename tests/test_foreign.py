@@ -7,7 +7,6 @@ import os
 import shutil
 from pathlib import Path
 
-import peft
 import pytest
 import torch
 import transformers
@@ -27,6 +26,7 @@ from foreign import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lazy import LazyModule
 from safetensors.torch import load_file, save_file
 
 import chumoku
@@ -47,6 +47,7 @@ from chumoku.weights.formats import hub, safetensors_source
 from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder, write_folder
 from chumoku.weights.open_model import identify_model, load, read_model_config
 
+peft = LazyModule("peft")
 CLOSE = 1e-5
 
 

@@ -16,6 +16,7 @@ import torch
 import transformers
 from cells import Cell, model_of
 from foreign import VOCABULARY
+from lazy import LazyModule
 from safetensors.torch import load_file, save_file
 from test_foreign import export, random_model
 from test_lora import EVERYTHING, answer, attach_trained, copy_state, randomize_adapter, states_equal
@@ -30,7 +31,7 @@ from chumoku.nn.lora import Adapted, LowRank
 from chumoku.weights.families import FAMILIES
 from chumoku.weights.families.table import Row
 
-peft = pytest.importorskip("peft", reason="the PEFT library is not installed")
+peft = LazyModule("peft")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 

@@ -380,3 +380,12 @@ def test_the_wheel_contains_the_shipped_models(bundles: Path, tmp_path: Path) ->
     command = [sys.executable, "-m", "chumoku", "translate", "ja-en", TEXT]
     translated = subprocess.run(command, cwd=tmp_path / "installed", check=True, capture_output=True, text=True)
     assert translated.stdout.rstrip("\n") == chumoku.load(bundles / "ja-en").translate(TEXT)
+
+
+def test_translating_loads_neither_compiler_nor_plots():
+    """They take seconds to import, and every command would wait for them."""
+    code = """import sys, chumoku
+chumoku.load("ja-en").translate("猫が好きです。")
+print({"torch._dynamo", "sympy", "matplotlib", "sacrebleu", "transformers"} & {*sys.modules})"""
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout) == (0, "set()\n"), finished.stderr

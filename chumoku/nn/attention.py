@@ -113,7 +113,12 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, packing: Packing, *
     key, value = repeat_kv(key, query), repeat_kv(value, query)
     output: Tensor
     if not has_kernel(query):
-        output = _attend_one_by_one(query, key, value, packing, causal)
+        if not torch.compiler.is_compiling():
+            return _attend_one_by_one(query, key, value, packing, causal)
+        # The compiler would compile it again for every batch, because the lengths differ.
+        from chumoku.nn.uncompiled import call_uncompiled
+
+        output = call_uncompiled(_attend_one_by_one, query, key, value, packing, causal)
         return output
     from chumoku.nn.packed_kernels import attend_tiles
 
@@ -122,8 +127,6 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, packing: Packing, *
     return output.transpose(0, 1)[None]
 
 
-# The compiler would compile this again for every batch, because the lengths differ.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_one_by_one(query: Tensor, key: Tensor, value: Tensor, packing: Packing, causal: bool) -> Tensor:
     parts = [
         torch.split(part, starts.diff().tolist(), dim=2)
