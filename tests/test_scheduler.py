@@ -15,7 +15,7 @@ from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate
 from chumoku.decoding.sampling import SamplingOptions, process_logits
-from chumoku.decoding.scheduler import Request, Scheduler
+from chumoku.decoding.scheduler import Event, Request, Scheduler
 from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
@@ -77,7 +77,7 @@ def served(
         for index, when in cancelled.items():
             if when == step and index in numbers:
                 scheduler.cancel(numbers[index])
-        for number, token, finished, _ in scheduler.step():
+        for number, token, finished, *_ in scheduler.step():
             assert number not in ends, "a finished request was heard of again"
             if token is not None:
                 texts[number].append(token)
@@ -219,7 +219,7 @@ def test_invalid_requests_are_refused() -> None:
         scheduler.submit(Request([], 3))
     assert not scheduler.cancel(99)
     nothing = scheduler.submit(Request([5] * 11, 3))
-    assert (nothing, None, "length", None) in scheduler.step()
+    assert Event(nothing, None, "length") in scheduler.step()
 
 
 def test_sources_are_checked_on_submit() -> None:
@@ -257,7 +257,7 @@ def test_cancelling_during_prefill_frees_the_row() -> None:
     assert not scheduler.cancel(long), "once is enough"
     later = scheduler.submit(Request([3, 4], 2, SamplingOptions(temperature=0)))
     events = [event for _ in range(12) for event in scheduler.step()]
-    assert [event for event in events if event.number == long] == [(long, None, "cancelled", None)]
+    assert [event for event in events if event.number == long] == [Event(long, None, "cancelled")]
     text += [token for number, token, *_ in events if number == first]
     assert text == alone(model, Request([7, 5], 9, SamplingOptions(temperature=0)))
     assert [token for number, token, *_ in events if number == later] == alone(
@@ -289,6 +289,6 @@ def run_until_idle(scheduler: Scheduler, requests: list[Request]) -> dict[int, l
     """Tokens and reasons, by the request's number."""
     found: dict[int, list[object]] = {scheduler.submit(request): [] for request in requests}
     while not scheduler.idle:
-        for number, token, finished, _ in scheduler.step():
+        for number, token, finished, *_ in scheduler.step():
             found[number] += [part for part in (token, finished) if part is not None]
     return found

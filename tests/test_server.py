@@ -217,6 +217,23 @@ def test_logprobs_equal_the_model(client: openai.OpenAI, pipelines: dict[str, Pi
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_a_beginning_that_was_read_before_is_cached(client: openai.OpenAI, server: Serving, stream: bool) -> None:
+    """The second turn begins with the first turn's prompt, and the text is that of a server without a cache."""
+    first = {"model": "writer", "prompt": f"{stream} The cat sat on the mat.", "max_tokens": 7, "temperature": 0}
+    start = client.completions.create(**first)  # type: ignore[call-overload]
+    assert start.usage.prompt_tokens_details.cached_tokens == 0
+    more = {**first, "prompt": f"{first['prompt']} And then"}
+    if stream:
+        chunks = list(client.completions.create(**more, stream=True, stream_options={"include_usage": True}))  # type: ignore[call-overload]
+        usage, text = chunks[-1].usage, "".join(chunk.choices[0].text for chunk in chunks[:-1])
+    else:
+        answer = client.completions.create(**more)  # type: ignore[call-overload]
+        usage, text = answer.usage, answer.choices[0].text
+    assert start.usage.prompt_tokens <= usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
+    assert text == server.state.models["writer"].pipeline.generate(more["prompt"], max_new_tokens=7, temperature=0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_no_logprobs_after_a_stop_string(client: openai.OpenAI, stream: bool) -> None:
     request = {"model": "writer", "prompt": "one", "max_tokens": 29, "seed": 3, "logprobs": 2}
     free = client.completions.create(**request).choices[0]  # type: ignore[call-overload]

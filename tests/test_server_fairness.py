@@ -122,7 +122,7 @@ def test_paused_texts_do_not_change(
                     numbers[scheduler.submit(asked[index], owners[index])] = index
                 if cancelled.get(index) == step and index in numbers.values():
                     scheduler.cancel(next(number for number, one in numbers.items() if one == index))
-            for number, token, finished, _ in scheduler.step():
+            for number, token, finished, *_ in scheduler.step():
                 assert numbers[number] not in ends
                 texts.setdefault(numbers[number], []).extend([] if token is None else [token])
                 if finished:

@@ -43,6 +43,7 @@ class Event(NamedTuple):
     token: int | None
     finished: Reason | None = None
     likelihood: Likelihood | None = None
+    cached: int = 0  # how many tokens of the prompt were not computed for it
 
 
 class ActiveRequest:
@@ -59,6 +60,7 @@ class ActiveRequest:
         )
         self.tokens = list(request.prompt)  # the prompt and what was generated
         self.computed = 0  # how many of them are in the cache
+        self.cached = 0  # how many tokens of the prompt were in the cache of another row
         self.started = False  # whether it ever had a row
         self.finished: Reason | None = None
 
@@ -71,6 +73,12 @@ class ActiveRequest:
     def cost(self) -> int:
         """How many tokens must be computed again if this request loses its row."""
         return self.computed
+
+    def use_prefix(self, length: int) -> None:
+        """The row is a copy of another one, cut to this length."""
+        self.computed = length
+        if not self.started:
+            self.cached = length
 
     def pause(self) -> None:
         """The row is gone; the generated tokens become part of the prompt."""

@@ -1,6 +1,6 @@
 """The scheduler: continuous batching. Requests enter and leave one batch at any step.
 
-    waiting  →  prefilling  →  decoding  →  finished           rows of the engine:   decoding … | prefilling …
+    waiting  →  prefilling  →  decoding  →  finished           rows of the engine:   decoding … | prefilling … | kept …
 
     step     prefill about `chunk` tokens of prompts, shared by all prefilling rows, so that a long prompt delays nobody
              sample a token for every decoding row, report it, and remove finished rows
@@ -8,14 +8,14 @@
 
 Memory is bounded by the rows and positions of the engine, and the queue by `queue`. `fairness` decides how rows and
 prefill tokens are shared; a request that loses its row is prefilled again later and goes on. The text of a request
-does not depend on other requests: its row attends to no other row, and it has its own random numbers. On a GPU, the
-next step starts before the sampled tokens have arrived at the host; a row that turns out to have ended has then
-computed one step too many.
+does not depend on other requests: its row attends to no other row, and it has its own random numbers. Rows of finished
+requests are kept while no request needs their place, for `prefix_cache`. On a GPU, the next step starts before the
+sampled tokens have arrived at the host; a row that turns out to have ended has then computed one step too many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from chumoku.decoding.batch_sampling import INVALID, BatchSampler
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.fairness import Owner, WaitingQueue, keep_places, row_to_preempt, split_by_owner
 from chumoku.decoding.logprobs import Likelihood, Logprobs
+from chumoku.decoding.prefix_cache import CachedRow, find_prefix, is_coming, keep_row
 from chumoku.decoding.requests import ActiveRequest, check_request
 from chumoku.decoding.requests import Event as Event
 from chumoku.decoding.requests import Request as Request
@@ -59,15 +60,18 @@ class Scheduler:
 
     queue     most requests that may wait for a row
     chunk     prefill tokens per step
+    reuse     start a text from the cache of a row that begins with the same tokens; not for encoder-decoders
     """
 
-    def __init__(self, engine: Engine, *, queue: int = 1024, chunk: int = 512) -> None:
+    def __init__(self, engine: Engine, *, queue: int = 1024, chunk: int = 512, reuse: bool = False) -> None:
         self.engine, self.queue, self.chunk = engine, queue, chunk
+        self.reuse = reuse and engine.model.config.kind == "decoder"
         engine.select_rows([])
         self._sampler = BatchSampler(engine.vocabulary, engine.device)
         self._waiting: WaitingQueue[ActiveRequest] = WaitingQueue()
         self._decoding: list[ActiveRequest] = []  # rows 0 …
         self._prefilling: list[ActiveRequest] = []  # the rows behind them
+        self._kept: list[CachedRow] = []  # the rows behind those
         self._logits: Tensor | None = None  # of the decoding rows
         self._events: list[Event] = []  # to be returned by the next step
         self._submitted = 0
@@ -84,6 +88,11 @@ class Scheduler:
     def started(self) -> set[int]:
         """The numbers of unfinished requests for which something was computed."""
         return {request.number for request in (*self._waiting, *self._prefilling, *self._decoding) if request.started}
+
+    @property
+    def active_tokens(self) -> int:
+        """The number of tokens in the cache for unfinished requests."""
+        return sum(self.engine.lengths[: len(self._decoding) + len(self._prefilling)])
 
     @property
     def nbytes(self) -> int:
@@ -118,7 +127,7 @@ class Scheduler:
     def close(self) -> None:
         """Drop all requests and empty the engine."""
         self._waiting.clear()
-        self._decoding, self._prefilling, self._logits, self._events = [], [], None, []
+        self._decoding, self._prefilling, self._kept, self._logits, self._events = [], [], [], None, []
         self._sampler.select_rows([])
         self.engine.select_rows([])
 
@@ -152,12 +161,12 @@ class Scheduler:
         for row, (request, token) in enumerate(zip(requests, tokens, strict=True)):
             if token == INVALID or token in request.sampler.end:
                 request.finished = "failed" if token == INVALID else "end"
-                events.append(Event(request.number, None, request.finished))
+                events.append(Event(request.number, None, request.finished, cached=request.cached))
             else:
                 over = request.sampler.generated >= request.limit
                 request.tokens.append(token)
                 request.computed += 1  # by the next engine step
-                events.append(Event(request.number, token, "length" if over else None, likely.get(row)))
+                events.append(Event(request.number, token, "length" if over else None, likely.get(row), request.cached))
         return events
 
     def _advance(self, sampled: Tensor, *, late: bool) -> None:
@@ -181,12 +190,30 @@ class Scheduler:
         order = list(range(count)) if len(staying) == count else compact_rows(staying)
         prefilling = [row for row, request in enumerate(self._prefilling, start=count) if request not in leaving]
         prefilling = keep_places(prefilling, len(order))
-        self.engine.select_rows([*order, *prefilling])
+        self._select_rows([*order, *prefilling], self._rows_to_keep(paused))
         self._prefilling = [self._prefilling[row - count] for row in prefilling]
         if len(order) < count:
             self._sampler.select_rows(order)
             self._decoding = [self._decoding[row] for row in order]
         return order
+
+    def _rows_to_keep(self, paused: Collection[ActiveRequest]) -> dict[int, CachedRow]:
+        """The kept rows and those of finished requests."""
+        requests = [*self._decoding, *self._prefilling]
+        kept = dict(enumerate(self._kept, start=len(requests)))
+        for row, request in enumerate(requests):
+            if self.reuse and request not in paused and request.finished not in (None, "failed"):
+                keep_row(kept, row, self._cached_row(row, request))
+        return kept
+
+    def _cached_row(self, row: int, request: ActiveRequest) -> CachedRow:
+        return CachedRow(request.tokens[: self.engine.lengths[row]], request.owner[0], request.number)
+
+    def _select_rows(self, rows: Sequence[int], kept: dict[int, CachedRow]) -> None:
+        """Select rows of the engine; behind them the kept ones, of which as many as possible stay in place."""
+        order = keep_places(list(kept), len(rows))
+        self.engine.select_rows([*rows, *order])
+        self._kept = [kept[row] for row in order]
 
     def _remove_before_step(self, paused: Collection[ActiveRequest] = ()) -> None:
         """Remove paused rows, and rows that finished since the last step."""
@@ -202,18 +229,43 @@ class Scheduler:
             return
         entering = [request for request in planned if request not in self._prefilling]
         if entering:
-            for request in entering:
-                request.started = True
-            sources = [request.request.source for request in entering if request.request.source is not None]
-            self.engine.add_rows(len(entering), sources or None)
-            self._prefilling += entering
+            self._enter(entering)
         pieces = [
             request.tokens[request.computed : request.computed + planned[request]] for request in self._prefilling
         ]
-        for request in self._prefilling:
-            request.computed += planned[request]
+        for request, piece in zip(self._prefilling, pieces, strict=True):
+            request.computed += len(piece)
         logits = self.engine.prefill(pieces, first=len(self._decoding))
         self._start_decoding(logits)
+
+    def _enter(self, entering: Sequence[ActiveRequest]) -> None:
+        """Give requests rows behind the prefilling ones: copies of rows with the same beginning, or empty ones."""
+        requests = [*self._decoding, *self._prefilling]
+        first = len(requests)
+        cached = [*(self._cached_row(row, request) for row, request in enumerate(requests)), *self._kept]
+        found = {request: find_prefix(request.tokens, request.owner[0], cached) for request in entering if self.reuse}
+        prefixes = {request: prefix for request, prefix in found.items() if prefix is not None}
+        new = [request for request in entering if request not in prefixes]
+        end = first + len(prefixes)
+        room = self.engine.rows - first - len(entering)
+        if prefixes or len(self._kept) > room:
+            newest = sorted(range(first, first + len(self._kept)), key=lambda row: -cached[row].number)[:room]
+            rows = [*range(first), *(prefix.row for prefix in prefixes.values())]
+            self._select_rows(rows, {row: cached[row] for row in newest})
+            lengths = [*self.engine.lengths]
+            lengths[first:end] = [prefix.length for prefix in prefixes.values()]
+            self.engine.truncate(lengths)
+        if new:
+            sources = [request.request.source for request in new if request.request.source is not None]
+            self.engine.add_rows(len(new), sources or None)
+            if self._kept:
+                kept = dict(enumerate(self._kept, start=end))
+                self._select_rows([*range(end), *range(end + len(kept), self.engine.live)], kept)
+        for request, prefix in prefixes.items():
+            request.use_prefix(prefix.length)
+        for request in entering:
+            request.started = True
+        self._prefilling += [*prefixes, *new]
 
     def _start_decoding(self, logits: Tensor) -> None:
         """Move rows whose prompt is complete behind the decoding rows."""
@@ -224,7 +276,8 @@ class Scheduler:
         partial = [first + row for row, request in enumerate(self._prefilling) if request.remaining]
         complete, partial = keep_places(complete, first), keep_places(partial, first + len(complete))
         if partial and [*complete, *partial] != sorted([*complete, *partial]):
-            self.engine.select_rows([*range(first), *complete, *partial])
+            kept = dict(enumerate(self._kept, start=first + len(self._prefilling)))
+            self._select_rows([*range(first), *complete, *partial], kept)
         new = logits[torch.tensor([row - first for row in complete], device=logits.device)]
         self._logits = new if self._logits is None else torch.cat([self._logits, new])
         requests, self._prefilling = self._prefilling, [self._prefilling[row - first] for row in partial]
@@ -240,13 +293,20 @@ class Scheduler:
         )
         planned = dict(zip(requests, given, strict=True))
         left, rows = self.chunk - sum(given), [*self._decoding, *requests]
-        while left > 0 and self._waiting and len(rows) < self.engine.rows:  # all others are prefilled completely
-            request = self._waiting.in_order(rows)[0]
+        while left > 0 and len(rows) < self.engine.rows:  # all others are prefilled completely
+            request = next((one for one in self._waiting.in_order(rows) if not self._awaits(one, planned)), None)
+            if request is None:
+                break
             self._waiting.remove(request)
             rows.append(request)
             planned[request] = min(left, request.remaining)
             left -= planned[request]
         return planned
+
+    def _awaits(self, request: ActiveRequest, prefilling: Iterable[ActiveRequest]) -> bool:
+        """Whether the beginning of this request is being computed for another one, and can be copied soon."""
+        own = [one for one in prefilling if self.reuse and one.owner[0] == request.owner[0] and one is not request]
+        return any(is_coming(request.tokens, one.tokens, one.computed) for one in own)
 
     def _admit(self) -> list[ActiveRequest]:
         """One waiting request of each owner without a prefilling row, while a row is free or can be preempted."""
@@ -256,6 +316,8 @@ class Scheduler:
         owners = {request.owner for request in self._prefilling}
         while self._waiting and len(owners) < self.chunk:
             for request in self._waiting.in_order(rows, without=owners):
+                if self._awaits(request, [*self._prefilling, *new]):
+                    continue
                 other = None if len(rows) < self.engine.rows else row_to_preempt(request, rows, spared=new)
                 if other is not None or len(rows) < self.engine.rows:
                     break

@@ -121,7 +121,7 @@ class ServedModel:
             try:
                 engine = open_engine(model, rows=rows, capacity=self.capacity)
                 # The queue is limited by `admit`, so the scheduler's own limit is never reached.
-                return Scheduler(engine, queue=self.limits.queue + self.limits.rows, chunk=CHUNK)
+                return Scheduler(engine, queue=self.limits.queue + self.limits.rows, chunk=CHUNK, reuse=True)
             except TooLargeError:
                 if rows == 1:
                     raise

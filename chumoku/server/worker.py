@@ -43,6 +43,7 @@ class Piece(NamedTuple):
     likelihood: Likelihood | None = None
     finish_reason: str | None = None  # stop or length
     error: RequestError | None = None
+    cached_tokens: int = 0  # of the prompt, which were not computed for this text
 
 
 class Listener:
@@ -78,7 +79,7 @@ class TextTask:
         if self._trim:
             text = text.lstrip()
             self._trim = not text
-        return Piece(self.place, text, event.token, event.likelihood, reason)
+        return Piece(self.place, text, event.token, event.likelihood, reason, cached_tokens=event.cached)
 
 
 class Worker:
@@ -112,9 +113,9 @@ class Worker:
 
     @property
     def cache_tokens(self) -> int:
-        """Positions in the key-value cache that are in use."""
+        """Positions in the key-value cache of texts under way; kept rows of finished ones are not counted."""
         scheduler = self._scheduler
-        return 0 if scheduler is None else sum(scheduler.engine.lengths)
+        return 0 if scheduler is None else scheduler.active_tokens
 
     @property
     def _has_texts(self) -> bool:

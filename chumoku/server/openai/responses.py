@@ -7,7 +7,7 @@ chat         choices[i]: message or delta {role, content}, logprobs {content: [t
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -99,7 +99,7 @@ class ResponseFormatter:
                 text.add(piece, self.tokens)
             count += text.count
             choices.append(encode_json(self.choice(index, text)))
-        usage = make_usage(extra.pop("prompt_tokens"), count)
+        usage = make_usage(extra.pop("prompt_tokens"), count, cached=extra.pop("cached_tokens"))
         head = encode_json({**self.header(stream=False), "usage": usage, **extra})
         return head[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
@@ -204,5 +204,16 @@ def _token_object(token: TokenText, logprob: float) -> Object:
     return {"token": token.text, "logprob": logprob, "bytes": list(token.raw)}
 
 
-def make_usage(prompt: int, completion: int) -> Object:
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+def make_usage(prompt: int, completion: int, *, cached: int = 0) -> Object:
+    """The counts of tokens; `cached` is the part of the prompt that was not computed again."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def count_cached(pieces: Iterable[Piece], n: int) -> int:
+    """The cached tokens of all prompts: of the first of the n texts of each."""
+    return sum({piece.text_index: piece.cached_tokens for piece in pieces if piece.text_index % n == 0}.values())

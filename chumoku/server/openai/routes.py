@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -20,7 +21,7 @@ from chumoku.server.errors import RequestError, to_request_error
 from chumoku.server.models import ServedModel, find_model
 from chumoku.server.openai import generation as planning
 from chumoku.server.openai import schemas
-from chumoku.server.openai.responses import FORMATTERS, GeneratedText, ResponseFormatter, make_usage
+from chumoku.server.openai.responses import FORMATTERS, GeneratedText, ResponseFormatter, count_cached, make_usage
 from chumoku.server.security.middleware import client_address
 from chumoku.server.state import ServerState, state_of
 from chumoku.server.streaming import EventStream, encode_event, json_response
@@ -125,8 +126,14 @@ async def _complete_response(generation: Generation, listener: Listener) -> Resp
     async for piece in _pieces(generation, listener):
         pieces[piece.text_index].append(piece)
     extra = {"dropped_messages": plan.dropped} if plan.dropped else {}
+    cached = count_cached(itertools.chain.from_iterable(pieces), generation.body.n or 1)
     encode = functools.partial(
-        generation.formatter.response, pieces, trim=plan.trim, prompt_tokens=plan.prompt_tokens, **extra
+        generation.formatter.response,
+        pieces,
+        trim=plan.trim,
+        prompt_tokens=plan.prompt_tokens,
+        cached_tokens=cached,
+        **extra,
     )
     per_token = 1 + max((one.logprobs or 0 for one in plan.requests), default=0)
     large = per_token * sum(map(len, pieces)) > LARGE
@@ -149,15 +156,18 @@ async def _stream_events(generation: Generation) -> AsyncGenerator[bytes]:
     options = generation.body.stream_options
     usage = options is not None and options.include_usage
     formatter, tokens = generation.formatter, 0
+    first: dict[int, Piece] = {}
     with open_listener(generation.client) as listener:
         if first_chunks := formatter.first_chunks(generation.count, dropped=generation.plan.dropped):
             yield b"".join(encode_event({**one, "usage": None} if usage else one) for one in first_chunks)
         texts = [GeneratedText(generation.plan.trim) for _ in range(generation.count)]
         async for piece in _pieces(generation, listener):
             tokens += piece.token is not None
+            first.setdefault(piece.text_index, piece)
             chunk = formatter.chunk(piece, texts[piece.text_index])
             if chunk is not None:
                 yield encode_event({**chunk, "usage": None} if usage else chunk)
         if usage:
-            total = make_usage(generation.plan.prompt_tokens, tokens)
+            cached = count_cached(first.values(), generation.body.n or 1)
+            total = make_usage(generation.plan.prompt_tokens, tokens, cached=cached)
             yield encode_event({**formatter.header(stream=True), "choices": [], "usage": total})

@@ -92,8 +92,8 @@ class NativeEngine(Rows):
 
     def truncate(self, lengths: Sequence[int]) -> None:
         self.check_lengths(lengths)
-        if self._shared:
-            self._copy_to_own_slots()  # new tokens must not overwrite positions of other rows
+        if self._shared and self._would_overwrite(lengths):
+            self._copy_to_own_slots()
         self.lengths = list(lengths)
 
     def select_rows(self, rows: Sequence[int]) -> None:
@@ -127,6 +127,16 @@ class NativeEngine(Rows):
             self._slots[place] = slot
         if not enough:
             self._copy_to_own_slots()
+
+    def _would_overwrite(self, lengths: Sequence[int]) -> bool:
+        """Whether a row of one of these lengths would write its next tokens where another row has a position."""
+        shorter = [row for row, length in enumerate(lengths) if length < self.lengths[row]]
+        return any(
+            bool((self._origin[other, lengths[row] : length] == self._slots[row]).any())
+            for row in shorter
+            for other, length in enumerate(lengths)
+            if other != row
+        )
 
     def _copy_to_own_slots(self) -> None:
         """Copy all cached positions of each row into its own slot."""
