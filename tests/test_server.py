@@ -412,9 +412,9 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ),
         (
             "chat/completions",
-            {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}},
+            {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "xml"}},
             "response_format",
-            'only {"type": "text"} is supported',
+            "input should be 'text', 'json_object' or 'json_schema'",
         ),
         (
             "chat/completions",

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from chumoku.data.order import generator
+from chumoku.decoding.constraint import Constraint
 from chumoku.decoding.sampling import SamplingOptions, apply_frequency_penalty, penalize, widest_float
 from chumoku.decoding.top_k import first_largest, largest, reached
 from chumoku.errors import UsageError
@@ -38,8 +39,10 @@ class SamplerState:
         prompt: Sequence[int] = (),
         end: Sequence[int] = (),
         min_new_tokens: int = 0,
+        constraint: Constraint | None = None,
     ) -> None:
         self.options, self.prompt, self.end, self.min_new_tokens = options, prompt, tuple(end), min_new_tokens
+        self.constraint = constraint
         self.random: np.random.Generator = generator(options.seed, options.row)
         self.generated = 0
         if wrong := [token for token in {*options.bias, *options.forbidden, *end} if not 0 <= token < vocabulary]:
@@ -134,6 +137,10 @@ class BatchSampler:
                 logits.index_add_(1, tokens, values.to(logits.dtype).expand(len(logits), -1))
             else:
                 logits[rows[:, None], tokens] += values.to(logits.dtype)
+        for row, state in enumerate(self.states):
+            if state.constraint is not None:
+                allowed = state.constraint.allowed(logits.shape[-1]).to(logits.device)
+                logits[row].masked_fill_(~allowed, -math.inf)
         sampled = None
         for rows, options, states in plan.groups:
             part = sample_rows(logits if rows is None else logits[rows], options, states)

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from chumoku.decoding.batch import longest
 from chumoku.decoding.batch_sampling import SamplerState
+from chumoku.decoding.constraint import Constraint
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.fairness import Owner
 from chumoku.decoding.logprobs import Likelihood
@@ -25,6 +26,7 @@ class Request:
     end         tokens that end the text; they are not part of it
     source      source tokens, for encoder-decoders
     logprobs    report the log probability of each token, and of this many of the most likely tokens there
+    constraint  the grammar that the text must follow
     """
 
     prompt: Sequence[int]
@@ -34,6 +36,7 @@ class Request:
     min_new_tokens: int = 0
     source: Sequence[int] | None = None
     logprobs: int | None = None
+    constraint: Constraint | None = None
 
 
 class Event(NamedTuple):
@@ -57,6 +60,7 @@ class ActiveRequest:
             prompt=request.prompt,
             end=request.end,
             min_new_tokens=request.min_new_tokens,
+            constraint=None if request.constraint is None else request.constraint.start(),
         )
         self.tokens = list(request.prompt)  # the prompt and what was generated
         self.computed = 0  # how many of them are in the cache
@@ -93,6 +97,8 @@ def check_request(request: Request, engine: Engine) -> None:
             f"or more; they are {request.max_new_tokens} and {request.min_new_tokens}, and the prompt has "
             f"{len(request.prompt)} tokens."
         )
+    if request.constraint is not None and request.min_new_tokens:
+        raise UsageError("A text that must follow a grammar ends where the grammar ends: set min_new_tokens to 0.")
     if request.logprobs is not None and request.logprobs < 0:
         raise UsageError(f"logprobs must be 0 or more, not {request.logprobs}.")
     config, source = engine.model.config, request.source

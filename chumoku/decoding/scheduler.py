@@ -165,6 +165,8 @@ class Scheduler:
             else:
                 over = request.sampler.generated >= request.limit
                 request.tokens.append(token)
+                if request.sampler.constraint is not None:
+                    request.sampler.constraint.advance(token)
                 request.computed += 1  # by the next engine step
                 events.append(Event(request.number, token, "length" if over else None, likely.get(row), request.cached))
         return events

@@ -15,7 +15,6 @@ MAX_NAME = 80  # characters of a client's field name shown in messages
 UNSUPPORTED = {
     "echo": "only false is supported",
     "suffix": "only null is supported: these models cannot fill in the middle",
-    "response_format": 'only {"type": "text"} is supported',
     "best_of": "only 1 is supported; /v1/translate has n and beam",
 }
 FORMER_NAMES = {"least": "min_tokens", "repetition": "repetition_penalty"}

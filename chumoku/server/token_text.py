@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from chumoku.probe.token_labels import label_row, token_label
-from chumoku.text.tokenizer import BYTE_TOKEN, Tokenizer
+from chumoku.text.token_bytes import token_bytes
+from chumoku.text.tokenizer import Tokenizer
 
 BYTES_PREFIX = "bytes:"
-SPACE = "▁"  # SentencePiece's space
 
 
 def label_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
@@ -33,17 +33,7 @@ class TokenText(NamedTuple):
 
 def token_text(tokenizer: Tokenizer, number: int) -> TokenText:
     """Text and bytes of one token: the name of a special token, empty for numbers beyond the tokenizer."""
-    if not 0 <= number < tokenizer.size:
-        return TokenText("", b"")
-    name = tokenizer.token(number)
-    if name in tokenizer.specials:
-        raw = name.encode()
-    elif tokenizer.byte_level:
-        raw = tokenizer.decode_bytes([number])
-    elif BYTE_TOKEN.fullmatch(name):
-        raw = bytes.fromhex(name[3:5])
-    else:
-        raw = name.replace(SPACE, " ").encode()
+    raw = token_bytes(tokenizer, number)
     try:
         return TokenText(raw.decode("utf-8"), raw)
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from typing import Any
 
 from chumoku.decoding import chat, generate
 from chumoku.decoding.batch_sampling import SamplerState
+from chumoku.decoding.constraint import constrain_to_json
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request
@@ -105,6 +106,10 @@ def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
         context=served.capacity,
     )
     one = replace(turn.request, min_new_tokens=body.min_tokens or 0)
+    if body.response_format is not None and body.response_format.type != "text":
+        schema = body.response_format.json_schema
+        rules = None if schema is None else schema.rules
+        one = replace(one, constraint=constrain_to_json(tokenizer, one.end, rules))
     check_fits(served, one)
     requests = repeat_request(one, body.n or 1, first=0, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
     stop = [*turn.stop, *stop_strings(body)]

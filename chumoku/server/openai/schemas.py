@@ -11,9 +11,9 @@ listed, so that the error message can say so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
 
@@ -95,10 +95,28 @@ class Message(BaseModel):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
+class Schema(BaseModel):
+    """A JSON schema as OpenAI wraps it; `strict` makes no difference, because the output always follows the schema."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+
+    name: Name | None = None
+    description: Text | None = None
+    strict: bool | None = None
+    rules: Annotated[dict[str, Any], Field(alias="schema")]
+
+
 class Format(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    type: Literal["text"]
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+    @model_validator(mode="after")
+    def check_schema(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("the type json_schema needs a json_schema, and no other type has one")
+        return self
 
 
 class Chat(GenerationOptions):

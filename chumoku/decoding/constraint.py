@@ -1,0 +1,111 @@
+"""Constrained decoding: only tokens that keep a text within a grammar may be sampled; llguidance computes which.
+
+    {"name":        next token ∈ { "  "a  "Kan … }          after a complete value:  next token ∈ { end tokens }
+
+A grammar is JSON, or the JSON that a schema allows. A text that reaches its limit of tokens first is incomplete.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chumoku.errors import UsageError
+from chumoku.safe_files import check_depth
+from chumoku.text.token_bytes import token_bytes
+from chumoku.text.tokenizer import Tokenizer
+
+MAX_DEPTH = 64  # levels of a schema
+MAX_SCHEMA = 1 << 16  # characters
+_tables: weakref.WeakKeyDictionary[Tokenizer, dict[int, Any]] = weakref.WeakKeyDictionary()
+
+
+class Constraint:
+    """The grammar of one text, and where in it the text is."""
+
+    def __init__(self, matcher: Any, end: Sequence[int]) -> None:
+        self._matcher, self._end = matcher, [*end]
+
+    def start(self) -> Constraint:
+        """The same grammar for a new text."""
+        return Constraint(self._matcher.deep_copy(), self._end)
+
+    def allowed(self, vocabulary: int) -> Tensor:
+        """Which tokens may come next [V]; only the end tokens after a complete text, or if the grammar is exhausted."""
+        allowed = np.zeros(vocabulary, dtype=bool)
+        complete = self._matcher.is_accepting()
+        if not self._matcher.is_stopped():
+            bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            mask = np.unpackbits(bits, bitorder="little")[:vocabulary].astype(bool)
+            allowed[: len(mask)] = mask
+            allowed[self._end] = complete
+        if not allowed.any():
+            allowed[self._end] = True
+        return torch.from_numpy(allowed)
+
+    def advance(self, token: int) -> None:
+        """The text goes on with this token."""
+        self._matcher.consume_token(token)
+
+
+def constrain_to_json(tokenizer: Tokenizer, end: Sequence[int], schema: dict[str, Any] | None = None) -> Constraint:
+    """A constraint to a JSON object, or to the values that a JSON schema allows."""
+    if importlib.util.find_spec("llguidance") is None:
+        raise UsageError("JSON output needs the package llguidance: pip install 'chumoku[serve]'.")
+    if not end:
+        raise UsageError("JSON output needs an end token, and this model's tokenizer has none.")
+    from llguidance import LLMatcher
+
+    if schema is not None:
+        _check_schema(schema)
+    # One space after a comma or colon, as models write JSON; free white space lets small models write nothing else.
+    grammar = LLMatcher.grammar_from_json_schema(
+        {"type": "object"} if schema is None else schema,
+        overrides={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+    )
+    matcher = LLMatcher(_table(tokenizer, end[0]), grammar, log_level=0)
+    if matcher.is_error():
+        raise UsageError(f"The JSON schema cannot be used: {matcher.get_error().splitlines()[0][:300].rstrip('.')}.")
+    matcher.compute_bitmask()
+    if matcher.is_stopped():
+        raise UsageError("The JSON schema cannot be used: no value is possible.")
+    return Constraint(matcher, end)
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    try:
+        check_depth(schema, MAX_DEPTH)
+    except ValueError as error:
+        raise UsageError(f"The JSON schema is not valid: {error}.") from error
+    if (size := len(json.dumps(schema))) > MAX_SCHEMA:
+        raise UsageError(f"The JSON schema has {size:,} characters; at most {MAX_SCHEMA:,} are allowed.")
+
+
+class _Tokens:
+    """A tokenizer as llguidance reads it: the bytes of each token."""
+
+    def __init__(self, tokenizer: Tokenizer, end: int) -> None:
+        self.tokens = [token_bytes(tokenizer, number) for number in range(tokenizer.size)]
+        self.eos_token_id, self.bos_token_id = end, None
+        self.special_token_ids = [*tokenizer.specials.values()]
+        self._encode = tokenizer.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+
+
+def _table(tokenizer: Tokenizer, end: int) -> Any:
+    """The tokenizer's vocabulary, prepared once."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    prepared = _tables.setdefault(tokenizer, {})
+    if end not in prepared:
+        prepared[end] = LLTokenizer(TokenizerWrapper(_Tokens(tokenizer, end)), n_vocab=tokenizer.size)
+    return prepared[end]
