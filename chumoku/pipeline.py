@@ -178,10 +178,11 @@ class Pipeline(Bundle):
 
     def chat(
         self,
-        messages: str | Sequence[chat.Message | Mapping[str, str]],
+        messages: chat.Messages,
         *,
         max_new_tokens: int = 512,
         format: str | None = None,
+        tools: chat.Tools = None,
         temperature: float = TEMPERATURE,
         top_k: int | None = None,
         top_p: float | None = TOP_P,
@@ -195,8 +196,10 @@ class Pipeline(Bundle):
     ) -> str:
         """The assistant's reply to a conversation.
 
-        messages    a user's text, or messages such as Message("system", "Be brief.")
-        format      chatml, llama3 or plain; by default the one that the tokenizer has tokens for
+        messages    a user's text, or messages such as ("system", "Be brief.") or {"role": "user", "content": "Hello"}
+        format      chatml, llama3 or plain; by default the model's chat template, or the format that the tokenizer has
+                    tokens for
+        tools       JSON schemas of functions, for the chat template
         The other arguments are those of `SamplingOptions`.
         """
         sampling = sampling_options(self.chat, locals())
@@ -206,6 +209,7 @@ class Pipeline(Bundle):
             tokenizer=self.tokenizer,
             max_new_tokens=max_new_tokens,
             format=format,
+            tools=tools,
             sampling=sampling,
         )
         if reply.dropped:

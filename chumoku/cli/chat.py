@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def chat(
     model: Annotated[str, typer.Argument(help=f"A language model: {KNOWN}.")],
     system: Annotated[str | None, typer.Option(help="System message before the conversation.")] = None,
-    format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; default: from the tokenizer.")] = None,
+    format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; default: the model's template.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
     temperature: Temperature = TEMPERATURE,
     top_k: TopK = None,
@@ -53,8 +53,9 @@ def chat(
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
 ) -> None:
     """Chat with a model. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply."""
-    from chumoku.decoding.chat import Message, format_for, reply
+    from chumoku.decoding.chat import TEMPLATE, Message, describe_format, format_for, reply
     from chumoku.decoding.sampling import SamplingOptions
+    from chumoku.text.chat_template_process import start as start_template_process
 
     quiet_pipe()
     sampling = SamplingOptions(
@@ -63,13 +64,17 @@ def chat(
     system_messages = [] if system is None else [Message("system", check_text(system, "The system message"))]
     pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter)
     form = format_for(pipeline.tokenizer, format)
+    if form == TEMPLATE:
+        start_template_process()
+    if format is None and (notice := describe_format(pipeline.tokenizer)):
+        note(notice)
 
     def answer(history: list[Message]) -> Reply:
         return reply(
             pipeline.model,  # type: ignore[arg-type]
             history,
             tokenizer=pipeline.tokenizer,
-            format=form,
+            format=format,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chumoku.decoding.chat import format_for
+from chumoku.decoding.chat import describe_format, format_for
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
@@ -52,6 +52,11 @@ class ServedModel:
     def __post_init__(self) -> None:
         self.pipeline.require_tokenizer()
         self.worker = Worker(self.name, self._open_scheduler, self.lock)
+
+    @property
+    def chat_notice(self) -> str | None:
+        """A sentence for a language model without a chat template; None for others."""
+        return describe_format(self.pipeline.tokenizer) if self.pipeline.config.kind == "decoder" else None
 
     @property
     def capacity(self) -> int:

@@ -2,6 +2,7 @@
 
 config.json · model.safetensors · tokenizer.json · README.md (model card) · manifest.json
 source_tokenizer.json, if a translation model's source language has its own vocabulary
+tokenizer_config.json, if the model has a chat template
 A model that was saved without a tokenizer has no tokenizer.json.
 """
 
@@ -29,13 +30,15 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.safe_files import MAX_HEADER_BYTES, is_outside_link, read_json
 from chumoku.text import MissingTokenizer, Tokenizer
+from chumoku.text.chat_template import template_settings
+from chumoku.text.formats.tokenizer_config import read_chat_template
 from chumoku.weights.assign import assign_tensors
 from chumoku.weights.bundle_weights import read_weights
 from chumoku.weights.checksums import verify_checksums
 from chumoku.weights.dequantize import dequantize_model
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+TOKENIZER, SOURCE_TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "source_tokenizer.json", "tokenizer_config.json"
 LARGEST_CONFIG = 1 << 20
 BYTES_PER_PARAMETER = 16  # a checkpoint's largest file: weight, two Adam moments and an average of each parameter
 VERSION = 1
@@ -98,6 +101,8 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
     save_tensors(weights, folder / WEIGHTS)
     if not isinstance(tokenizers.target, MissingTokenizer):
         tokenizers.target.save(folder / TOKENIZER)
+        if template := template_settings(tokenizers.target.chat_template):
+            (folder / TOKENIZER_CONFIG).write_text(json.dumps(template, ensure_ascii=False, indent=1), encoding="utf-8")
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
     (folder / CARD).write_text(_card(config, tokenizers.target), encoding="utf-8")
@@ -124,6 +129,8 @@ def load(path: Path | str, *, device: torch.device | str = "cpu", dequantize: bo
     saved, own = folder / TOKENIZER, folder / SOURCE_TOKENIZER
     missing = f"{folder} was saved without a tokenizer. Pass tokenizer=… to chumoku.load, {USE_IDS}"
     tokenizer = text.load(saved) if saved.exists() else MissingTokenizer(missing)
+    if (folder / TOKENIZER_CONFIG).exists():
+        tokenizer.chat_template = read_chat_template(folder)
     return Bundle(model.eval(), tokenizer, text.load(own) if own.exists() else tokenizer)
 
 
