@@ -111,7 +111,8 @@ def make_turn(
     found = to_messages(messages, tools=template is not None)
     tokens, dropped = fit(found, tokenizer, template or format, most=most, tools=tools)
     marks = [tokenizer.specials[MARKS[format][-1]]] if format in MARKS else []
-    ends = {*tokenizer.roles.end_tokens, *(marks if template is None else template.find_end_tokens(tokenizer))}
+    marks = marks if template is None else template.find_end_tokens(tokenizer)
+    ends = {*tokenizer.roles.end_tokens, *tokenizer.stop_tokens, *marks}
     room = min(max_new_tokens, context - len(tokens))
     request = Request(tokens, room, sampling.forbid(forbidden_tokens(model, tokenizer, ends)), [*ends])
     return Turn(request, STOPS.get(format, []), dropped)

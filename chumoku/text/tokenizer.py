@@ -66,7 +66,9 @@ class Tokenizer:
         self.roles: Roles = find_roles({**self.specials, **self._unmarked_specials()}, stored_roles)
         self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
-        self.chat_template: ChatTemplate | None = None  # set by whoever reads it; tokenizer.json has no place for it
+        # Set by whoever reads them; tokenizer.json has no place for them.
+        self.chat_template: ChatTemplate | None = None
+        self.stop_tokens: tuple[int, ...] = ()  # that end a generated text, beside the end token
 
     @property
     def kind(self) -> str:
@@ -307,7 +309,7 @@ def with_prefix_and_suffix(tokenizer: Tokenizer, before: Sequence[str], after: S
     roles = {role: tokenizer.token(token_id) for role, token_id in read_roles(backend).items()}
     set_prefix_and_suffix(backend, before, after, roles)
     copy = Tokenizer(backend)
-    copy.chat_template = tokenizer.chat_template
+    copy.chat_template, copy.stop_tokens = tokenizer.chat_template, tokenizer.stop_tokens
     return copy
 
 

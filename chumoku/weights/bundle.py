@@ -2,7 +2,7 @@
 
 config.json · model.safetensors · tokenizer.json · README.md (model card) · manifest.json
 source_tokenizer.json, if a translation model's source language has its own vocabulary
-tokenizer_config.json, if the model has a chat template
+tokenizer_config.json, if the model has a chat template; generation_config.json, if it was opened with one
 A model that was saved without a tokenizer has no tokenizer.json.
 """
 
@@ -27,6 +27,7 @@ from chumoku.errors import UsageError
 from chumoku.models.build import build, check_memory
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
+from chumoku.models.generation_config import GenerationConfig, read_generation_config
 from chumoku.models.model import Model
 from chumoku.safe_files import MAX_HEADER_BYTES, is_outside_link, read_json
 from chumoku.text import MissingTokenizer, Tokenizer
@@ -52,15 +53,21 @@ class Bundle:
     model: Model
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
+    generation_config: GenerationConfig
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
+        self,
+        model: Model,
+        tokenizer: Tokenizer | None = None,
+        source_tokenizer: Tokenizer | None = None,
+        generation_config: GenerationConfig | None = None,
     ) -> None:
         missing = f"This model has no tokenizer. Give it one, as in Pipeline(model, tokenizer), {USE_IDS}"
         tokenizer = MissingTokenizer(missing) if tokenizer is None else tokenizer
         object.__setattr__(self, "model", model)
         object.__setattr__(self, "tokenizer", tokenizer)
         object.__setattr__(self, "source_tokenizer", tokenizer if source_tokenizer is None else source_tokenizer)
+        object.__setattr__(self, "generation_config", generation_config or GenerationConfig())
 
     @property
     def config(self) -> ModelConfig:
@@ -131,7 +138,16 @@ def load(path: Path | str, *, device: torch.device | str = "cpu", dequantize: bo
     tokenizer = text.load(saved) if saved.exists() else MissingTokenizer(missing)
     if (folder / TOKENIZER_CONFIG).exists():
         tokenizer.chat_template = read_chat_template(folder)
-    return Bundle(model.eval(), tokenizer, text.load(own) if own.exists() else tokenizer)
+    source = text.load(own) if own.exists() else tokenizer
+    return Bundle(model.eval(), tokenizer, source, read_generation(folder, tokenizer))
+
+
+def read_generation(folder: Path, tokenizer: Tokenizer) -> GenerationConfig:
+    """The generation config of a model's folder; its tokenizer gets the tokens that end a text."""
+    found = read_generation_config(folder)
+    if not isinstance(tokenizer, MissingTokenizer):
+        tokenizer.stop_tokens = found.end_tokens(tokenizer.size)
+    return found
 
 
 def verify_bundle(folder: Path) -> None:
