@@ -12,6 +12,8 @@ from commands import Ask
 
 import chumoku
 from chumoku.decoding.arguments import fill_options
+from chumoku.decoding.chat import make_turn
+from chumoku.decoding.generate import make_request
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.errors import UsageError
 from chumoku.models.generation_config import GenerationConfig, read_generation_config
@@ -98,6 +100,10 @@ def test_every_listed_token_ends_a_text(tmp_path: Path) -> None:
     for method in ("generate", "chat"):
         assert getattr(pipeline, method)("ab", max_new_tokens=5, bias=bias) == ""
         assert getattr(plain, method)("ab", max_new_tokens=5, bias=bias) == "xxxxx", "a special token is not generated"
+    lengths = {"max_new_tokens": 5, "min_new_tokens": 0, "sampling": SamplingOptions()}
+    assert {*make_request(pipeline.model, "ab", tokenizer=pipeline.tokenizer, **lengths).end} == {start, end}
+    turn = make_turn(pipeline.model, "ab", tokenizer=pipeline.tokenizer, max_new_tokens=5)
+    assert {*turn.request.end} == {start, end}
 
 
 def test_bundles_and_exports_carry_it(tmp_path: Path) -> None:
@@ -126,6 +132,8 @@ def test_the_server_lists_and_uses_it(tmp_path: Path) -> None:
     served = open_models([str(save_with(tmp_path / "m", QWEN))], Limits())["m"]
     own = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": None, "repetition_penalty": 1.05}
     assert served.card["sampling"] == own
+    assert served.chat_notice == "This model has no chat template; messages are written in the format chatml."
+    assert open_models([str(make_bundle(tmp_path / "t", "encoder-decoder"))], Limits())["t"].chat_notice is None
 
     def options(plan: Any) -> dict[str, Any]:
         return {name: getattr(plan.requests[0].sampling, name) for name in own}

@@ -15,6 +15,8 @@ from chumoku.errors import LengthError
 from chumoku.text.chat_template import ChatTemplate, encode_spans
 from chumoku.text.tokenizer import Tokenizer
 
+TEMPLATE_TOKENS = 5  # that a typical chat template writes around a message, as ChatML and Llama 3 do
+
 
 class Prompt(NamedTuple):
     tokens: list[int]
@@ -172,11 +174,16 @@ class TemplateFitter(PromptFitter):
         super().__init__(turns)
         self._system, self._tokenizer, self._template, self._tools = system, tokenizer, template, tools
 
+    def estimate(self, starts: Sequence[int], most: int) -> int:
+        """A conversation that may well fit is rendered as a whole first, instead of each message alone."""
+        characters = sum(len(message.text) for message in (*self._system, *self._turns))
+        return 0 if characters <= 4 * most and self.length(0) <= most else super().estimate(starts, most)
+
     def count_edges(self) -> int:
         return sum(len(self._tokenizer.encode(message.text)) for message in self._system)
 
     def count_turn(self, turn: int) -> int:
-        return len(self._tokenizer.encode(self._turns[turn].text))
+        return TEMPLATE_TOKENS + len(self._tokenizer.encode(self._turns[turn].text))
 
     def make_prompt(self, start: int) -> list[int]:
         messages = [*self._system, *self._turns[start:]]

@@ -30,6 +30,7 @@ from chumoku.server.examples import examples_for
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.security.limits import Limits
 from chumoku.server.worker import Worker
+from chumoku.text import chat_template_process
 
 CHUNK = 64  # prompt tokens in the first step; the worker adjusts it
 NAME = re.compile(r"[\w.+@ -]{1,128}")
@@ -53,6 +54,8 @@ class ServedModel:
 
     def __post_init__(self) -> None:
         self.pipeline.require_tokenizer()
+        if self.pipeline.tokenizer.chat_template is not None:
+            chat_template_process.start()
         self.worker = Worker(self.name, self._open_scheduler, self.lock)
 
     @property

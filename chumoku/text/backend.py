@@ -155,7 +155,7 @@ def _encode(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
 def encode_with_offsets(backend: tokenizers.Tokenizer, pieces: Sequence[str]) -> list[tuple[int, tuple[int, int]]]:
     """Each id of a text, given in pieces, with the characters (start, end) that it stands for."""
     with _explain_failure():
-        encodings = backend.encode_batch(pieces, add_special_tokens=False)
+        encodings = [backend.encode(piece, add_special_tokens=False) for piece in pieces]
     starts = itertools.accumulate(map(len, pieces), initial=0)
     return [
         (token_id, (start + first, start + last))

@@ -12,6 +12,7 @@ template}, and the tokens that templates know by name, such as `bos_token`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Mapping, Sequence, Set
@@ -92,15 +93,18 @@ class ChatTemplate:
 
     def find_end_tokens(self, tokenizer: Tokenizer) -> list[int]:
         """The special token that follows the assistant's messages, if there is one."""
+        return [mark.id for mark in find_marks(tokenizer, self._after_answer)[:1]]
+
+    @functools.cached_property
+    def _after_answer(self) -> list[Span]:
+        """What the template writes after a message of the assistant."""
         messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
         try:
             spans = self.render(messages, add_generation_prompt=False)
         except UsageError:
             return []
         answers = [place for place, span in enumerate(spans) if not span.own and ANSWER in span.text]
-        if not answers:
-            return []
-        return [mark.id for mark in find_marks(tokenizer, spans[answers[-1] + 1 :])[:1]]
+        return spans[answers[-1] + 1 :] if answers else []
 
 
 def parse_chat_template(settings: Mapping[str, Any]) -> ChatTemplate | None:

@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # number types of each target; the first 
     "chumoku": ("float32", "int8", "int4"),
 }
 WORKING_FOLDER = "new"  # inside `out`.incomplete
-Write = Callable[[Path, Model, Tokenizers, GenerationConfig, str], None]
+Write = Callable[[Path, Model, Tokenizers, str, GenerationConfig], None]
 
 
 def convert(
@@ -73,7 +73,7 @@ def convert(
         tokenizers = Tokenizers(bundle.tokenizer, bundle.source_tokenizer)
         if into is not None:
             tokenizers = set_target_language(tokenizers, into)
-        WRITERS[to](path, exported, tokenizers, bundle.generation_config, kind)
+        WRITERS[to](path, exported, tokenizers, kind, bundle.generation_config)
         certificate = certify(model, to, path, source=name or "a model in memory", kind=kind)
         certificate.save(certificate_path(path))
         if to == "chumoku":
@@ -161,7 +161,7 @@ def remove_orphaned_certificate(working: Path, out: Path) -> None:
 
 
 def _write_transformers(
-    path: Path, model: Model, tokenizers: Tokenizers, generation_config: GenerationConfig, kind: str
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
 ) -> None:
     from chumoku.weights.formats.transformers_folder import write_folder
 
@@ -170,7 +170,7 @@ def _write_transformers(
 
 
 def _write_gguf(
-    path: Path, model: Model, tokenizers: Tokenizers, generation_config: GenerationConfig, kind: str
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
 ) -> None:
     from chumoku.weights.formats.gguf_model import write_gguf_model
 
@@ -178,7 +178,7 @@ def _write_gguf(
 
 
 def _write_ctranslate2(
-    path: Path, model: Model, tokenizers: Tokenizers, generation_config: GenerationConfig, kind: str
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
 ) -> None:
     from chumoku.weights.formats.ctranslate2 import write_ctranslate2
 
@@ -186,7 +186,7 @@ def _write_ctranslate2(
 
 
 def _write_chumoku(
-    path: Path, model: Model, tokenizers: Tokenizers, generation_config: GenerationConfig, kind: str
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
 ) -> None:
     model = model if kind == "float32" else to_precision(model, kind, tables=True)
     write_bundle(path, model.config, tensors_of(model), tokenizers)
