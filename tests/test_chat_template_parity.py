@@ -120,6 +120,15 @@ def test_texts_and_tokens_are_those_of_transformers(name: str, kind: str) -> Non
     check()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_messages_are_encoded_alike(kind: str) -> None:
+    ours, theirs = tokenizers_for("llama3", kind)
+    messages = [{"role": role, "content": "hello there,\nwho is it? " * 701} for role in ("user", "assistant", "user")]
+    assert ours.chat_template is not None
+    ids = encode_spans(ours, ours.chat_template.render(messages))
+    assert ids == theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_typed_special_tokens_stay_text(name: str) -> None:

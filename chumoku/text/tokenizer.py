@@ -139,7 +139,8 @@ class Tokenizer:
 
         The text is not segmented first.
         """
-        return encode_with_offsets(self._special, self._pieces_of(text, special=True))
+        # Not split around special tokens: a piece after one would get the space that some kinds put before a text.
+        return encode_with_offsets(self._special, self._pieces_of(text, special=False))
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """The ids of any bytes: valid UTF-8 is encoded as text, every other byte (in byte-level kinds) as one token."""
