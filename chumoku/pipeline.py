@@ -20,7 +20,7 @@ from torch import Tensor
 from chumoku import lora, text
 from chumoku.decoding import chat, embed, generate, translate
 from chumoku.decoding.arguments import check_arguments, sampling_options
-from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY, TEMPERATURE, TOP_P
+from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY, MODEL_DEFAULT
 from chumoku.decoding.engines.native.call import prepare
 from chumoku.errors import NoTokenizerWarning, UsageError
 from chumoku.model_path import base_model_of, is_adapter, resolve_run
@@ -113,11 +113,11 @@ class Pipeline(Bundle):
         max_new_tokens: int = 128,
         min_new_tokens: int = 0,
         stop: str | Sequence[str] = (),
-        temperature: float = TEMPERATURE,
-        top_k: int | None = None,
-        top_p: float | None = TOP_P,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
+        temperature: float = MODEL_DEFAULT,
+        top_k: int | None = MODEL_DEFAULT,
+        top_p: float | None = MODEL_DEFAULT,
+        min_p: float | None = MODEL_DEFAULT,
+        repetition_penalty: float = MODEL_DEFAULT,
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         bias: Mapping[int, float] | None = None,
@@ -129,12 +129,13 @@ class Pipeline(Bundle):
         stop          text ends before any of these strings
         temperature   0 always takes the most likely token
         seed          the same seed gives the same text
-        The other arguments are those of `SamplingOptions`.
+        The other arguments are those of `SamplingOptions`. By default they are as in the model's
+        generation_config.json; without one, temperature is 0.3 and top_p 0.9 (`decoding.defaults`).
 
             pipeline.generate("Once upon a time", max_new_tokens=50, temperature=0.8, top_p=0.95)
         """
         model = self._model_as(DecoderModel, "generate")
-        sampling = sampling_options(self.generate, locals())
+        sampling = sampling_options(self.generate, locals(), self.generation_config)
         texts = generate.generate_texts(
             model,
             as_list(text),
@@ -153,11 +154,11 @@ class Pipeline(Bundle):
         max_new_tokens: int = 128,
         min_new_tokens: int = 0,
         stop: str | Sequence[str] = (),
-        temperature: float = TEMPERATURE,
-        top_k: int | None = None,
-        top_p: float | None = TOP_P,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
+        temperature: float = MODEL_DEFAULT,
+        top_k: int | None = MODEL_DEFAULT,
+        top_p: float | None = MODEL_DEFAULT,
+        min_p: float | None = MODEL_DEFAULT,
+        repetition_penalty: float = MODEL_DEFAULT,
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         bias: Mapping[int, float] | None = None,
@@ -165,7 +166,7 @@ class Pipeline(Bundle):
         **unknown: Any,
     ) -> Iterator[str]:
         """The same as `generate` for one prompt, as an iterator over pieces of text."""
-        sampling = sampling_options(self.stream, locals())
+        sampling = sampling_options(self.stream, locals(), self.generation_config)
         return generate.stream(
             self._model_as(DecoderModel, "stream"),
             text,
@@ -178,15 +179,16 @@ class Pipeline(Bundle):
 
     def chat(
         self,
-        messages: str | Sequence[chat.Message | Mapping[str, str]],
+        messages: chat.Messages,
         *,
         max_new_tokens: int = 512,
         format: str | None = None,
-        temperature: float = TEMPERATURE,
-        top_k: int | None = None,
-        top_p: float | None = TOP_P,
-        min_p: float | None = None,
-        repetition_penalty: float = 1.0,
+        tools: chat.Tools = None,
+        temperature: float = MODEL_DEFAULT,
+        top_k: int | None = MODEL_DEFAULT,
+        top_p: float | None = MODEL_DEFAULT,
+        min_p: float | None = MODEL_DEFAULT,
+        repetition_penalty: float = MODEL_DEFAULT,
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         bias: Mapping[int, float] | None = None,
@@ -195,17 +197,20 @@ class Pipeline(Bundle):
     ) -> str:
         """The assistant's reply to a conversation.
 
-        messages    a user's text, or messages such as Message("system", "Be brief.")
-        format      chatml, llama3 or plain; by default the one that the tokenizer has tokens for
-        The other arguments are those of `SamplingOptions`.
+        messages    a user's text, or messages such as ("system", "Be brief.") or {"role": "user", "content": "Hello"}
+        format      chatml, llama3 or plain; by default the model's chat template, or the format that the tokenizer has
+                    tokens for
+        tools       JSON schemas of functions, for the chat template
+        The other arguments are those of `generate`.
         """
-        sampling = sampling_options(self.chat, locals())
+        sampling = sampling_options(self.chat, locals(), self.generation_config)
         reply = chat.reply(
             self._model_as(DecoderModel, "chat"),
             messages,
             tokenizer=self.tokenizer,
             max_new_tokens=max_new_tokens,
             format=format,
+            tools=tools,
             sampling=sampling,
         )
         if reply.dropped:
@@ -236,11 +241,19 @@ class Pipeline(Bundle):
 
     def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the model and its tokenizers to a folder that `load` opens; the arguments are those of `save`."""
-        return save(path, self.model, self.tokenizer, source_tokenizer=self.source_tokenizer, overwrite=overwrite)
+        return save(
+            path,
+            self.model,
+            self.tokenizer,
+            source_tokenizer=self.source_tokenizer,
+            generation_config=self.generation_config,
+            overwrite=overwrite,
+        )
 
     def to(self, device: torch.device | str) -> Pipeline:
         """Move the model to a device, such as "cuda"."""
-        return Pipeline(self.model.to(check_device(device)), self.tokenizer, self.source_tokenizer)
+        model = self.model.to(check_device(device))
+        return Pipeline(model, self.tokenizer, self.source_tokenizer, self.generation_config)
 
     def _model_as(self, kind: type[M], method: str) -> M:
         if not isinstance(self.model, kind):
@@ -276,7 +289,8 @@ def load(
         copy_into_memory(pipeline.model)
         prepare(pipeline.model)
     if tokenizer is not None:
-        pipeline = Pipeline(pipeline.model, tokenizer if isinstance(tokenizer, Tokenizer) else text.load(tokenizer))
+        replacement = tokenizer if isinstance(tokenizer, Tokenizer) else text.load(tokenizer)
+        pipeline = Pipeline(pipeline.model, replacement, generation_config=pipeline.generation_config)
         check_vocabulary(pipeline)
     elif isinstance(pipeline.tokenizer, MissingTokenizer):
         warnings.warn(pipeline.tokenizer.message, NoTokenizerWarning, stacklevel=2)
@@ -300,14 +314,14 @@ def _open(
         model = opened.model
         if model.dtype == torch.bfloat16 and place.type == "cpu":
             model = to_precision(model, "bf16")  # CPUs compute bf16 weights in float32
-        return Pipeline(model, opened.tokenizer, opened.source_tokenizer)
+        return Pipeline(model, opened.tokenizer, opened.source_tokenizer, opened.generation_config)
     opened = open_model.load(path, device=place)
     model = opened.model
     if adapter is not None:
         lora.load(model, resolve_run(adapter), rows=transformers_rows(model.config))
         model = lora.merged_copy(model)
     model = model if precision is None else to_precision(model, precision)
-    return Pipeline(model, opened.tokenizer, opened.source_tokenizer)
+    return Pipeline(model, opened.tokenizer, opened.source_tokenizer, opened.generation_config)
 
 
 def check_device(device: torch.device | str) -> torch.device:

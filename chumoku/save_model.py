@@ -8,6 +8,7 @@ from pathlib import Path
 from chumoku import lora
 from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError
+from chumoku.models.generation_config import GenerationConfig
 from chumoku.models.model import Model
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.quantized import quantized_kinds
@@ -24,6 +25,7 @@ def save(
     tokenizer: Tokenizer | None,
     *,
     source_tokenizer: Tokenizer | None = None,
+    generation_config: GenerationConfig | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a model and its tokenizer to a folder that `load` opens, and return the folder.
@@ -34,10 +36,11 @@ def save(
 
     tokenizer           None saves a model that takes only token ids
     source_tokenizer    of an encoder-decoder whose source has another vocabulary
+    generation_config   default options of generation for this model
     overwrite           replace a model that was saved there before
     """
     folder, model = Path(path), unwrap_compiled(model)
-    bundle = Bundle(model, tokenizer, source_tokenizer)
+    bundle = Bundle(model, tokenizer, source_tokenizer, generation_config)
     check_savable(model)
     check_vocabulary(bundle)
     saved = open_model.is_bundle(folder)
@@ -47,6 +50,7 @@ def save(
         raise UsageError(f"{folder} already exists. {hint}, or choose another folder.")
     with atomic_folder(folder) as working:
         write_bundle(working, model.config, tensors_of(model), Tokenizers(bundle.tokenizer, bundle.source_tokenizer))
+        bundle.generation_config.write(working)
     return folder
 
 

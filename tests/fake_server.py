@@ -27,10 +27,11 @@ POLICY = (
     "font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 SIZES = {"context": 61, "vocabulary": 97, "heads": 3, "layers": 2, "encoder_layers": 0, "width": 12}
+SAMPLING = {"temperature": 0.65, "top_k": 23, "top_p": None, "min_p": 0.05, "repetition_penalty": 1.0}
 MODELS = [
     {"id": "little", "kind": "encoder-decoder", "chat": False, "into": None, **SIZES},
     {"id": "talker", "kind": "decoder", "chat": True, "into": None, **SIZES},
-    {"id": "writer", "kind": "decoder", "chat": False, "into": None, **SIZES},
+    {"id": "writer", "kind": "decoder", "chat": False, "into": None, "sampling": SAMPLING, **SIZES},
 ]
 
 

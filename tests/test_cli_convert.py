@@ -17,7 +17,6 @@ from commands import Ask, show_help
 import chumoku
 from chumoku.partial_output import incomplete_folder
 from chumoku.weights import convert as converting
-from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import KINDS, WRITERS, certificate_path, convert
 
 GPT2 = {"position": "learned", "feedforward": "gelu_tanh", "width": 64, "heads": 2}
@@ -206,11 +205,11 @@ def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch:
         pytest.importorskip(name, reason=f"{name} is not installed")
     write = WRITERS[to]
 
-    def wrong(path: Path, model: Any, tokenizers: Tokenizers, kind: str) -> None:
+    def wrong(path: Path, model: Any, *rest: Any) -> None:
         down = model.decoder.blocks[1].feedforward.down.weight
         before = down[3, 5].clone()
         down[3, 5] += 1.5
-        write(path, model, tokenizers, kind)
+        write(path, model, *rest)
         down[3, 5] = before
 
     monkeypatch.setitem(converting.WRITERS, to, wrong)

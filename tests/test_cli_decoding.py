@@ -223,7 +223,9 @@ def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
     assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
     found = ask(*words, stdin=b"Hello\n/reset\n\nHello\n/what\n/quit\nHello\n")
     assert found.out == f"{first}\n{first}\n"
-    assert found.err == "A new conversation.\nThe commands are /reset and /quit.\n"
+    notice = "This model has no chat template; messages are written in the format chatml.\n"
+    assert found.err == f"{notice}A new conversation.\nThe commands are /reset and /quit.\n"
+    assert "chat template" not in ask(*words, "--format", "chatml", stdin=b"/quit\n").err
     lines = ask(*words, "--json", stdin=b"Hello\nWho?\n").out.split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
         {"role": "assistant", "text": text} for text in (first, second)

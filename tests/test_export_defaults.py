@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from chumoku.config import settings_to_dict
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
+from chumoku.models.generation_config import GenerationConfig
 from chumoku.models.presets import preset
 from chumoku.weights.bundle import Tokenizers, load, write_bundle
 from chumoku.weights.bundle_weights import tensors_of
@@ -55,7 +56,9 @@ def export(config: ModelConfig, target: str) -> dict[str, bytes]:
         place = Path(name) / "out"
         place.mkdir()
         path = place / "model.gguf" if target == "gguf" else place
-        WRITERS[target](path, build(config, seed=3), Tokenizers(TOKENIZER, TOKENIZER), KINDS[target])
+        WRITERS[target](
+            path, build(config, seed=3), Tokenizers(TOKENIZER, TOKENIZER), KINDS[target], GenerationConfig()
+        )
         return {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
 
 

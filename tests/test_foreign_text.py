@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, p
 from tokenizers import Tokenizer as Backend
 
 import chumoku
-from chumoku.decoding import chat
+from chumoku.decoding import chat, chat_formats
 from chumoku.decoding.chat import Message
 from chumoku.decoding.generate import DEFAULT_SAMPLING, make_request
 from chumoku.errors import UsageError
@@ -617,7 +617,7 @@ LLAMA3 = (
 def test_llama3s_chat(tmp_path: Path) -> None:
     tokenizer = chat_tokenizer(MARKS)
     assert chat.format_for(tokenizer) == "llama3"
-    assert "".join(part.text for part in chat.render(TALK, "llama3")) == LLAMA3
+    assert "".join(part.text for part in chat_formats.render(TALK, "llama3")) == LLAMA3
     tokens = chat.fit(TALK, tokenizer, "llama3", most=999).tokens
     assert tokens == tokenizer.encode(LLAMA3, special=True)
     backend = chat_tokenizer(MARKS)._special

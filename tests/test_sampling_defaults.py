@@ -14,6 +14,7 @@ import chumoku
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.generate import DEFAULT_SAMPLING
 from chumoku.decoding.sampling import SamplingOptions
+from chumoku.models.generation_config import GenerationConfig
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_help_says_what_the_default_is(name: str, ask: Ask, monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "200")
     result = ask(name, "--help").out
     for option, value in (("temperature", TEMPERATURE), ("top-p", TOP_P)):
-        assert re.search(rf"--{option} .*\[default: {value}\]", result), result
+        assert re.search(rf"--{option} .*\[default: \({value} or the model's\)\]", result), result
 
 
 def test_server_requests_get_the_default() -> None:
@@ -55,9 +56,10 @@ def test_server_requests_get_the_default() -> None:
     from chumoku.server.openai import schemas
     from chumoku.server.openai.generation import sampling_of
 
-    bare = sampling_of(schemas.Completion(model="m", prompt="a", seed=3))
+    bare = sampling_of(schemas.Completion(model="m", prompt="a", seed=3), GenerationConfig())
     assert bare == SamplingOptions(seed=3)
-    free = sampling_of(schemas.Completion(model="m", prompt="a", seed=3, temperature=1.0, top_p=1.0))
+    body = schemas.Completion(model="m", prompt="a", seed=3, temperature=1.0, top_p=1.0)
+    free = sampling_of(body, GenerationConfig())
     assert free == SamplingOptions(temperature=1.0, top_p=None, seed=3)
 
 

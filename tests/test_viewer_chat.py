@@ -147,8 +147,26 @@ def test_next_token_chart_follows_the_sliders(server: FakeServer, open_page: Ope
     page.wait_for_selector("[data-t=ch_take]:visible")
     sent = next(body for _, body in reversed(server.requests) if body.get("stream"))
     assert (sent["temperature"], sent["top_k"]) == (1.5, 7)
-    assert sent["top_p"] == 1, "off is said: what a request leaves out has a default"
-    assert not {"min_p", "seed"} & set(sent), "what is off is not sent"
+    assert (sent["top_p"], sent["min_p"]) == (1, 0), "off is said: what a request leaves out has a default"
+    assert "seed" not in sent
+
+
+def test_sliders_start_at_the_models_defaults(server: FakeServer, open_page: OpenPage) -> None:
+    page = open_page(server.url, hash="#/chat").page
+    values = "[...document.querySelectorAll('.slider input')].map((one) => one.value)"
+    page.wait_for_selector(".slider")
+    page.select_option("#model", "talker")
+    assert page.evaluate(values) == ["0.3", "0", "0.9", "0"]
+    page.select_option("#model", "writer")
+    assert page.evaluate(values) == ["0.65", "23", "1", "0.05"]
+    move = "const s = document.querySelector('.slider input'); s.value = '0.3'; s.dispatchEvent(new Event('input'))"
+    page.evaluate(f"() => {{ {move} }}")
+    page.reload()
+    page.wait_for_selector(".slider")
+    page.select_option("#model", "writer")
+    assert page.evaluate(values) == ["0.3", "23", "1", "0.05"], "what was moved by hand stays"
+    page.select_option("#model", "talker")
+    assert page.evaluate(values) == ["0.3", "0", "0.9", "0"]
 
 
 def test_token_probabilities_and_alternatives(browser: Any, server: FakeServer) -> None:

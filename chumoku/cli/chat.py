@@ -23,11 +23,11 @@ from chumoku.cli.shared import (
     TopK,
     TopP,
     check_text,
+    given_options,
     json_line,
     open_pipeline,
     quiet_pipe,
 )
-from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.errors import LengthError
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 def chat(
     model: Annotated[str, typer.Argument(help=f"A language model: {KNOWN}.")],
     system: Annotated[str | None, typer.Option(help="System message before the conversation.")] = None,
-    format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; default: from the tokenizer.")] = None,
+    format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; default: the model's template.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
-    temperature: Temperature = TEMPERATURE,
+    temperature: Temperature = None,
     top_k: TopK = None,
-    top_p: TopP = TOP_P,
+    top_p: TopP = None,
     min_p: MinP = None,
-    repetition_penalty: RepetitionPenalty = 1.0,
+    repetition_penalty: RepetitionPenalty = None,
     presence_penalty: PresencePenalty = 0.0,
     frequency_penalty: FrequencyPenalty = 0.0,
     seed: Seed = 0,
@@ -53,23 +53,38 @@ def chat(
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
 ) -> None:
     """Chat with a model. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply."""
-    from chumoku.decoding.chat import Message, format_for, reply
+    from chumoku.decoding.arguments import fill_options
+    from chumoku.decoding.chat import TEMPLATE, Message, describe_format, format_for, reply
     from chumoku.decoding.sampling import SamplingOptions
+    from chumoku.text.chat_template_process import start as start_template_process
 
     quiet_pipe()
-    sampling = SamplingOptions(
-        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed=seed
+    given = given_options(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
     )
+    SamplingOptions(**given)  # refuses wrong options before the model is opened
     system_messages = [] if system is None else [Message("system", check_text(system, "The system message"))]
     pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter)
+    sampling = fill_options(pipeline.generation_config, given)
     form = format_for(pipeline.tokenizer, format)
+    if form == TEMPLATE:
+        start_template_process()
+    if format is None and (notice := describe_format(pipeline.tokenizer)):
+        note(notice)
 
     def answer(history: list[Message]) -> Reply:
         return reply(
             pipeline.model,  # type: ignore[arg-type]
             history,
             tokenizer=pipeline.tokenizer,
-            format=form,
+            format=format,
             max_new_tokens=max_new_tokens,
             sampling=sampling,
         )
@@ -77,6 +92,7 @@ def chat(
     if sys.stdin.isatty():
         import readline  # noqa: F401 - importing it gives input() its editing keys
 
+        note(f"Sampling: {sampling.describe()}.")
         note(f"Format {form}. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply.")
     run_chat(answer, system_messages, as_json)
 

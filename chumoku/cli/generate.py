@@ -24,12 +24,12 @@ from chumoku.cli.shared import (
     TopK,
     TopP,
     check_text,
+    given_options,
     json_line,
     open_pipeline,
     quiet_pipe,
     read_standard_input,
 )
-from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 
 
 def generate(
@@ -37,11 +37,11 @@ def generate(
     text: Annotated[str | None, typer.Argument(help="The prompt; default: standard input.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens to generate.")] = 128,
     min_new_tokens: Annotated[int, typer.Option(min=0, max=LONGEST, help="Fewest tokens to generate.")] = 0,
-    temperature: Temperature = TEMPERATURE,
+    temperature: Temperature = None,
     top_k: TopK = None,
-    top_p: TopP = TOP_P,
+    top_p: TopP = None,
     min_p: MinP = None,
-    repetition_penalty: RepetitionPenalty = 1.0,
+    repetition_penalty: RepetitionPenalty = None,
     presence_penalty: PresencePenalty = 0.0,
     frequency_penalty: FrequencyPenalty = 0.0,
     seed: Seed = 0,
@@ -61,14 +61,12 @@ def generate(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
         stop=stop or [],
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
         seed=seed,
+        **given_options(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty
+        ),
     )
     if as_json:
         print(json_line(prompt=prompt, text="".join(pieces), seconds=round(time.monotonic() - start, 3)))

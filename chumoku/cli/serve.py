@@ -68,6 +68,9 @@ def serve(
     )
     address = f"{f'[{host}]' if ':' in host else host}:{listening_socket.getsockname()[1]}"
     print(f"{', '.join(state.models)} at http://{address}", file=sys.stderr, flush=True)
+    for name, served in state.models.items():
+        if served.chat_notice:
+            print(f"{name}: {served.chat_notice}", file=sys.stderr, flush=True)
     run_server(state, listening_socket)
 
 

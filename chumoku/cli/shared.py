@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.errors import UsageError
 from chumoku.pretrained import NAMES
 
@@ -26,17 +27,29 @@ KNOWN = (
 Adapter = Annotated[Path | None, typer.Option(help="Merge this LoRA adapter (a folder) into the model.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; default: as stored.")]
+OR_MODEL = "or the model's"  # as in its generation_config.json
 Temperature = Annotated[
-    float, typer.Option(help="0: always the most likely token; 1: the model's own probabilities; above 1: more random.")
+    float | None,
+    typer.Option(
+        help="0: always the most likely token; 1: the model's own probabilities; above 1: more random.",
+        show_default=f"{TEMPERATURE} {OR_MODEL}",
+    ),
 ]
 TopK = Annotated[int | None, typer.Option(help="Keep only the k most likely tokens.")]
 TopP = Annotated[
-    float, typer.Option(help="Keep only the most likely tokens whose probabilities reach this sum; 1: all tokens.")
+    float | None,
+    typer.Option(
+        help="Keep only the most likely tokens whose probabilities reach this sum; 1: all tokens.",
+        show_default=f"{TOP_P} {OR_MODEL}",
+    ),
 ]
 MinP = Annotated[
     float | None, typer.Option(help="Keep only tokens at least this times as likely as the most likely one.")
 ]
-RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: tokens that occurred before become less likely.")]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(help="Above 1: tokens that occurred before become less likely.", show_default=f"1 {OR_MODEL}"),
+]
 PresencePenalty = Annotated[float, typer.Option(help="Subtracted from the logits of tokens that occurred before.")]
 FrequencyPenalty = Annotated[float, typer.Option(help="Subtracted from a logit each time its token was generated.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
@@ -102,6 +115,11 @@ def read_standard_input() -> str:
             f"Line {line:,} of standard input is not valid UTF-8. Convert it first, for example with: iconv -f "
             "SHIFT_JIS -t UTF-8."
         ) from None
+
+
+def given_options(**options: Any) -> dict[str, Any]:
+    """The options that were given; those left out are the model's defaults."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def json_line(**values: Any) -> str:

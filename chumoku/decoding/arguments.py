@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from chumoku.decoding.defaults import MODEL_DEFAULT
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.errors import UnknownArgumentError, did_you_mean
+from chumoku.models.generation_config import GenerationConfig
 
 OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has is suggested
     "new": ("max_new_tokens", "limit"),
@@ -28,11 +30,22 @@ OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has
 }
 
 
-def sampling_options(method: Callable[..., Any], arguments: Mapping[str, Any]) -> SamplingOptions:
-    """The sampling options among the arguments of a method; refuses its unknown keyword arguments."""
+def sampling_options(
+    method: Callable[..., Any], arguments: Mapping[str, Any], config: GenerationConfig
+) -> SamplingOptions:
+    """The sampling options among the arguments of a method; refuses its unknown keyword arguments.
+
+    config    gives the options whose argument is MODEL_DEFAULT
+    """
     check_arguments(method, arguments["unknown"])
     names = [name for name in SamplingOptions.__dataclass_fields__ if name in arguments]
-    return SamplingOptions(**{name: arguments[name] for name in names if name != "bias" or arguments[name]})
+    return fill_options(config, {name: arguments[name] for name in names if name != "bias" or arguments[name]})
+
+
+def fill_options(config: GenerationConfig, given: Mapping[str, Any]) -> SamplingOptions:
+    """The given options; those that are missing or MODEL_DEFAULT are the model's, or the defaults."""
+    explicit = {name: value for name, value in given.items() if value is not MODEL_DEFAULT}
+    return SamplingOptions(**{**config.sampling, **explicit})
 
 
 def check_arguments(method: Callable[..., Any], unknown: Iterable[str]) -> None:

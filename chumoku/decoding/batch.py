@@ -45,6 +45,6 @@ def forbidden_tokens(model: Model, tokenizer: Tokenizer, ends: Iterable[int] = (
     ends    special tokens that may end a text, beside the tokenizer's end token
     """
     special = {*tokenizer.specials.values(), tokenizer.roles.pad, tokenizer.roles.begin, tokenizer.roles.unknown}
-    special -= {*ends, tokenizer.roles.end}
+    special -= {*ends, *tokenizer.stop_tokens, tokenizer.roles.end}
     beyond = range(tokenizer.size, model.config.vocabulary)
     return [*sorted(token for token in special if token is not None and token < model.config.vocabulary), *beyond]

@@ -202,9 +202,10 @@ def request_for_tokens(
     min_new_tokens: int = 0,
     sampling: SamplingOptions,
 ) -> Request:
-    """A request for a prompt's tokens; the end token ends the text, and no other special token is generated."""
+    """A request for a prompt's tokens; end and stop tokens end the text, and no other special token is generated."""
     sampling = sampling.forbid(forbidden_tokens(model, tokenizer))
-    return Request(tokens, max_new_tokens, sampling, tokenizer.roles.end_tokens, min_new_tokens=min_new_tokens)
+    ends = [*{*tokenizer.roles.end_tokens, *tokenizer.stop_tokens}]
+    return Request(tokens, max_new_tokens, sampling, ends, min_new_tokens=min_new_tokens)
 
 
 def sampling_for_rows(sampling: SamplingOptions | Sequence[SamplingOptions], rows: int) -> list[SamplingOptions]:

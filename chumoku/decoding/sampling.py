@@ -85,6 +85,14 @@ class SamplingOptions:
         """Whether the tokens of prompt and text matter."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0
 
+    def describe(self) -> str:
+        """The options that shape the distribution, in words."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        values = ((name, getattr(self, name)) for name in names)
+        return ", ".join(
+            f"{name} {value:g}" for name, value in values if name == "temperature" or value not in (None, 1)
+        )
+
     def forbid(self, tokens: Sequence[int]) -> SamplingOptions:
         """The same options, with these tokens forbidden too."""
         return replace(self, forbidden=(*self.forbidden, *tokens))

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chumoku.decoding.chat import format_for
+from chumoku.decoding.arguments import fill_options
+from chumoku.decoding.chat import describe_format, format_for
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.model_path import resolve_run
+from chumoku.models.generation_config import RANGES
 from chumoku.models.model import DecoderModel, Model
 from chumoku.pipeline import Pipeline, load
 from chumoku.server.errors import RequestError, busy_error
@@ -28,6 +30,7 @@ from chumoku.server.examples import examples_for
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.security.limits import Limits
 from chumoku.server.worker import Worker
+from chumoku.text import chat_template_process
 
 CHUNK = 64  # prompt tokens in the first step; the worker adjusts it
 NAME = re.compile(r"[\w.+@ -]{1,128}")
@@ -51,7 +54,20 @@ class ServedModel:
 
     def __post_init__(self) -> None:
         self.pipeline.require_tokenizer()
+        if self.pipeline.tokenizer.chat_template is not None:
+            chat_template_process.start()
         self.worker = Worker(self.name, self._open_scheduler, self.lock)
+
+    @property
+    def default_sampling(self) -> dict[str, float | None]:
+        """The sampling options of a request that sets none."""
+        options = fill_options(self.pipeline.generation_config, {})
+        return {name: getattr(options, name) for name in RANGES}
+
+    @property
+    def chat_notice(self) -> str | None:
+        """A sentence for a language model without a chat template; None for others."""
+        return describe_format(self.pipeline.tokenizer) if self.pipeline.config.kind == "decoder" else None
 
     @property
     def capacity(self) -> int:
@@ -91,6 +107,7 @@ class ServedModel:
             "position": config.position,
             "norm": config.norm,
             "feedforward": config.feedforward,
+            "sampling": self.default_sampling if decoder else None,
             "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
             "into": sorted(tokenizer.roles.languages) or None if choice else None,
             "examples": list(self.examples),

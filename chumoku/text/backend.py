@@ -5,6 +5,7 @@ The special tokens that a tokenizer adds around a text, as in [CLS] text [SEP] o
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -147,8 +148,26 @@ def _is_rust_panic(error: BaseException) -> bool:
 
 
 def _encode(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
-    try:
+    with _explain_failure():
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def encode_with_offsets(backend: tokenizers.Tokenizer, pieces: Sequence[str]) -> list[tuple[int, tuple[int, int]]]:
+    """Each id of a text, given in pieces, with the characters (start, end) that it stands for."""
+    with _explain_failure():
+        encodings = [backend.encode(piece, add_special_tokens=False) for piece in pieces]
+    starts = itertools.accumulate(map(len, pieces), initial=0)
+    return [
+        (token_id, (start + first, start + last))
+        for start, encoding in zip(starts, encodings, strict=False)
+        for token_id, (first, last) in zip(encoding.ids, encoding.offsets, strict=True)
+    ]
+
+
+@contextlib.contextmanager
+def _explain_failure() -> Iterator[None]:
+    try:
+        yield
     except BaseException as error:
         # The vocabulary may lack an unknown token, or a pattern may exceed its retry limit. The latter is a Rust panic,
         # which is not an Exception.

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 from tokenizers import decoders, pre_tokenizers
@@ -26,6 +27,7 @@ from chumoku.text.backend import (
     PrefixAndSuffix,
     copy_with_specials_as_text,
     encode_in_batches,
+    encode_with_offsets,
     find_prefix_and_suffix,
     read_roles,
     set_prefix_and_suffix,
@@ -33,6 +35,9 @@ from chumoku.text.backend import (
 from chumoku.text.byte_chars import fix_surrogates, show_piece, unicode_to_bytes
 from chumoku.text.special_tokens import Roles, find_roles
 from chumoku.text.stream_decoder import Stream
+
+if TYPE_CHECKING:
+    from chumoku.text.chat_template import ChatTemplate
 
 __all__ = ["Tokenizer"]
 
@@ -61,6 +66,9 @@ class Tokenizer:
         self.roles: Roles = find_roles({**self.specials, **self._unmarked_specials()}, stored_roles)
         self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
+        # Set by whoever reads them; tokenizer.json has no place for them.
+        self.chat_template: ChatTemplate | None = None
+        self.stop_tokens: tuple[int, ...] = ()  # that end a generated text, beside the end token
 
     @property
     def kind(self) -> str:
@@ -125,6 +133,14 @@ class Tokenizer:
         pieces = [self._pieces_of(self._prepare(text, special=special), special=special) for text in texts]
         encoded = encode_in_batches(backend, itertools.chain(*pieces))
         return [[*before, *itertools.chain(*(next(encoded) for _ in parts)), *after] for parts in pieces]
+
+    def encode_with_offsets(self, text: str) -> list[tuple[int, tuple[int, int]]]:
+        """Each id of a text, special tokens recognized, with the characters (start, end) that it stands for.
+
+        The text is not segmented first.
+        """
+        # Not split around special tokens: a piece after one would get the space that some kinds put before a text.
+        return encode_with_offsets(self._special, self._pieces_of(text, special=False))
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """The ids of any bytes: valid UTF-8 is encoded as text, every other byte (in byte-level kinds) as one token."""
@@ -293,7 +309,9 @@ def with_prefix_and_suffix(tokenizer: Tokenizer, before: Sequence[str], after: S
     backend = tokenizers.Tokenizer.from_str(tokenizer.json)
     roles = {role: tokenizer.token(token_id) for role, token_id in read_roles(backend).items()}
     set_prefix_and_suffix(backend, before, after, roles)
-    return Tokenizer(backend)
+    copy = Tokenizer(backend)
+    copy.chat_template, copy.stop_tokens = tokenizer.chat_template, tokenizer.stop_tokens
+    return copy
 
 
 def with_target_language(tokenizer: Tokenizer, code: str) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 config.json · model.safetensors · tokenizer.json · README.md (model card) · manifest.json
 source_tokenizer.json, if a translation model's source language has its own vocabulary
+tokenizer_config.json, if the model has a chat template; generation_config.json, if it was opened with one
 A model that was saved without a tokenizer has no tokenizer.json.
 """
 
@@ -26,16 +27,19 @@ from chumoku.errors import UsageError
 from chumoku.models.build import build, check_memory
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
+from chumoku.models.generation_config import GenerationConfig, read_generation_config
 from chumoku.models.model import Model
 from chumoku.safe_files import MAX_HEADER_BYTES, is_outside_link, read_json
 from chumoku.text import MissingTokenizer, Tokenizer
+from chumoku.text.chat_template import template_settings
+from chumoku.text.formats.tokenizer_config import read_chat_template
 from chumoku.weights.assign import assign_tensors
 from chumoku.weights.bundle_weights import read_weights
 from chumoku.weights.checksums import verify_checksums
 from chumoku.weights.dequantize import dequantize_model
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
-TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
+TOKENIZER, SOURCE_TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "source_tokenizer.json", "tokenizer_config.json"
 LARGEST_CONFIG = 1 << 20
 BYTES_PER_PARAMETER = 16  # a checkpoint's largest file: weight, two Adam moments and an average of each parameter
 VERSION = 1
@@ -49,15 +53,21 @@ class Bundle:
     model: Model
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
+    generation_config: GenerationConfig
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
+        self,
+        model: Model,
+        tokenizer: Tokenizer | None = None,
+        source_tokenizer: Tokenizer | None = None,
+        generation_config: GenerationConfig | None = None,
     ) -> None:
         missing = f"This model has no tokenizer. Give it one, as in Pipeline(model, tokenizer), {USE_IDS}"
         tokenizer = MissingTokenizer(missing) if tokenizer is None else tokenizer
         object.__setattr__(self, "model", model)
         object.__setattr__(self, "tokenizer", tokenizer)
         object.__setattr__(self, "source_tokenizer", tokenizer if source_tokenizer is None else source_tokenizer)
+        object.__setattr__(self, "generation_config", generation_config or GenerationConfig())
 
     @property
     def config(self) -> ModelConfig:
@@ -98,6 +108,8 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
     save_tensors(weights, folder / WEIGHTS)
     if not isinstance(tokenizers.target, MissingTokenizer):
         tokenizers.target.save(folder / TOKENIZER)
+        if template := template_settings(tokenizers.target.chat_template):
+            (folder / TOKENIZER_CONFIG).write_text(json.dumps(template, ensure_ascii=False, indent=1), encoding="utf-8")
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
     (folder / CARD).write_text(_card(config, tokenizers.target), encoding="utf-8")
@@ -124,7 +136,18 @@ def load(path: Path | str, *, device: torch.device | str = "cpu", dequantize: bo
     saved, own = folder / TOKENIZER, folder / SOURCE_TOKENIZER
     missing = f"{folder} was saved without a tokenizer. Pass tokenizer=… to chumoku.load, {USE_IDS}"
     tokenizer = text.load(saved) if saved.exists() else MissingTokenizer(missing)
-    return Bundle(model.eval(), tokenizer, text.load(own) if own.exists() else tokenizer)
+    if (folder / TOKENIZER_CONFIG).exists():
+        tokenizer.chat_template = read_chat_template(folder)
+    source = text.load(own) if own.exists() else tokenizer
+    return Bundle(model.eval(), tokenizer, source, read_generation(folder, tokenizer))
+
+
+def read_generation(folder: Path, tokenizer: Tokenizer) -> GenerationConfig:
+    """The generation config of a model's folder; its tokenizer gets the tokens that end a text."""
+    found = read_generation_config(folder)
+    if not isinstance(tokenizer, MissingTokenizer):
+        tokenizer.stop_tokens = found.end_tokens(tokenizer.size)
+    return found
 
 
 def verify_bundle(folder: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from chumoku.errors import UsageError
+from chumoku.models.generation_config import GenerationConfig
 from chumoku.models.model import Model
 from chumoku.models.precision import cast, is_bf16, to_precision
 from chumoku.partial_output import incomplete_folder, remove_leftovers
@@ -38,7 +39,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # number types of each target; the first 
     "chumoku": ("float32", "int8", "int4"),
 }
 WORKING_FOLDER = "new"  # inside `out`.incomplete
-Write = Callable[[Path, Model, Tokenizers, str], None]
+Write = Callable[[Path, Model, Tokenizers, str, GenerationConfig], None]
 
 
 def convert(
@@ -72,7 +73,7 @@ def convert(
         tokenizers = Tokenizers(bundle.tokenizer, bundle.source_tokenizer)
         if into is not None:
             tokenizers = set_target_language(tokenizers, into)
-        WRITERS[to](path, exported, tokenizers, kind)
+        WRITERS[to](path, exported, tokenizers, kind, bundle.generation_config)
         certificate = certify(model, to, path, source=name or "a model in memory", kind=kind)
         certificate.save(certificate_path(path))
         if to == "chumoku":
@@ -159,27 +160,37 @@ def remove_orphaned_certificate(working: Path, out: Path) -> None:
         certificate.unlink(missing_ok=True)
 
 
-def _write_transformers(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
+def _write_transformers(
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
+) -> None:
     from chumoku.weights.formats.transformers_folder import write_folder
 
     write_folder(path, model, tokenizers)
+    generation_config.write(path)
 
 
-def _write_gguf(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
+def _write_gguf(
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
+) -> None:
     from chumoku.weights.formats.gguf_model import write_gguf_model
 
-    write_gguf_model(path, model, tokenizers, kind=kind)  # type: ignore[arg-type]  # checked against KINDS
+    write_gguf_model(path, model, tokenizers, kind=kind, generation_config=generation_config)  # type: ignore[arg-type]  # checked against KINDS
 
 
-def _write_ctranslate2(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
+def _write_ctranslate2(
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
+) -> None:
     from chumoku.weights.formats.ctranslate2 import write_ctranslate2
 
     write_ctranslate2(path, model, tokenizers, kind=kind)
 
 
-def _write_chumoku(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
+def _write_chumoku(
+    path: Path, model: Model, tokenizers: Tokenizers, kind: str, generation_config: GenerationConfig
+) -> None:
     model = model if kind == "float32" else to_precision(model, kind, tables=True)
     write_bundle(path, model.config, tensors_of(model), tokenizers)
+    generation_config.write(path)
     write_checksums(path)
 
 

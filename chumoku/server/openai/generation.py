@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from chumoku.decoding import chat, generate
+from chumoku.decoding.arguments import fill_options
 from chumoku.decoding.batch_sampling import SamplerState
 from chumoku.decoding.constraint import constrain_to_json
-from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request
 from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import LengthError, UsageError
+from chumoku.models.generation_config import GenerationConfig
 from chumoku.models.model import DecoderModel
 from chumoku.server.errors import RequestError
 from chumoku.server.models import ServedModel, require_kind
@@ -79,7 +80,7 @@ def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
         "tokenizer": tokenizer,
         "max_new_tokens": body.max_tokens or COMPLETION_TOKENS,
         "min_new_tokens": body.min_tokens or 0,
-        "sampling": sampling_of(body),
+        "sampling": sampling_of(body, served.pipeline.generation_config),
     }
     for number, prompt in enumerate(schemas.as_list(body.prompt)):
         if isinstance(prompt, str):
@@ -102,7 +103,7 @@ def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
         messages,
         tokenizer=tokenizer,
         max_new_tokens=new,
-        sampling=sampling_of(body),
+        sampling=sampling_of(body, served.pipeline.generation_config),
         context=served.capacity,
     )
     one = replace(turn.request, min_new_tokens=body.min_tokens or 0)
@@ -147,14 +148,13 @@ def stop_strings(body: schemas.GenerationOptions) -> list[str]:
     return [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
 
 
-def sampling_of(body: schemas.GenerationOptions) -> SamplingOptions:
-    """How tokens are chosen; without a seed, the seed is random."""
-    return SamplingOptions(
-        temperature=TEMPERATURE if body.temperature is None else body.temperature,
-        top_k=body.top_k,
-        top_p=TOP_P if body.top_p is None else None if body.top_p == 1 else body.top_p,
-        min_p=body.min_p,
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+def sampling_of(body: schemas.GenerationOptions, config: GenerationConfig) -> SamplingOptions:
+    """How tokens are chosen; what a request leaves out is the model's default. Without a seed, the seed is random."""
+    names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+    off = [name for name, value in (("top_k", 0), ("top_p", 1), ("min_p", 0)) if given.get(name) == value]
+    return replace(
+        fill_options(config, {**given, **dict.fromkeys(off)}),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         bias=parse_logit_bias(body.logit_bias or {}),

@@ -53,8 +53,8 @@ class GenerationOptions(ModelRequest):
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Count | None = None
-    min_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None  # 0: off
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None  # 0: off
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None

@@ -5,6 +5,7 @@
     bos_token_id, eos_token_id …      which token has which role
     add_bos_token, add_eos_token      tokens added around a text
     add_space_prefix …                llama, t5: how spaces are treated
+    tokenizer.chat_template           the chat template; others are named in tokenizer.chat_templates
 
 bert writes ▁word for the start of a word, and omits BERT's ##. Fields are untrusted: types, counts and ids are checked.
 """
@@ -21,8 +22,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from chumoku.errors import UsageError
 from chumoku.text import pretokenizers
 from chumoku.text.backend import check_added_tokens, set_prefix_and_suffix
+from chumoku.text.chat_template import DEFAULT, ChatTemplate, parse_chat_template
 from chumoku.text.formats import sentencepiece as sp
-from chumoku.text.formats.gguf_export import NO_MERGES, PREFIX, to_ggml
+from chumoku.text.formats.gguf_export import NO_MERGES, PREFIX, TEMPLATE, TEMPLATES, to_ggml
 from chumoku.text.formats.tokenizer_files import explain_errors, is_uncased
 from chumoku.text.special_tokens import find_roles
 from chumoku.text.tokenizer import Tokenizer
@@ -38,6 +40,13 @@ SEPARATOR = "seperator_token_id"
 def from_ggml(fields: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer described by the metadata of a GGUF file."""
     return explain_errors("The tokenizer in this GGUF file", lambda: _open(_Fields(fields)))
+
+
+def _read_chat_template(fields: _Fields, roles: Mapping[str, str]) -> ChatTemplate | None:
+    """The chat templates, read as those of a tokenizer_config.json."""
+    named = fields.named_templates()
+    tokens = {"bos_token": roles.get("begin"), "eos_token": roles.get("end"), "pad_token": roles.get("pad")}
+    return parse_chat_template({"chat_template": named, **tokens, "unk_token": fields.unknown})
 
 
 class _Fields:
@@ -83,6 +92,12 @@ class _Fields:
             raise ValueError(f"{PREFIX}{key} has {len(values):,} values for {len(self.tokens):,} tokens")
         return values
 
+    def named_templates(self) -> list[dict[str, Any]]:
+        """The chat templates by name, the default one first."""
+        names = self._fields.get(TEMPLATES, [])
+        keys = {DEFAULT: TEMPLATE, **{str(name): f"{TEMPLATE}.{name}" for name in names if isinstance(name, str)}}
+        return [{"name": name, "template": self._fields[key]} for name, key in keys.items() if key in self._fields]
+
     def token(self, key: str, default: int | None = None) -> str | None:
         """The token whose id is stored under a key."""
         token_id = self.get(key, int, default)
@@ -116,7 +131,9 @@ def _open(fields: _Fields) -> Tokenizer:
     known = find_roles({name: fields.vocab[name] for name in (*role_tokens.values(), *fields.control)})
     unrecognized = {role: name for role, name in role_tokens.items() if fields.vocab[name] != getattr(known, role)}
     set_prefix_and_suffix(backend, before, after, unrecognized)
-    return Tokenizer(backend, size=len(fields.tokens))
+    tokenizer = Tokenizer(backend, size=len(fields.tokens))
+    tokenizer.chat_template = _read_chat_template(fields, role_tokens)
+    return tokenizer
 
 
 def _added(names: list[str], *, special: bool) -> list[AddedToken]:

@@ -16,11 +16,13 @@ from typing import Any
 
 from chumoku.errors import UsageError
 from chumoku.text import pretokenizers
+from chumoku.text.chat_template import DEFAULT, ChatTemplate
 from chumoku.text.formats.sentencepiece import BPE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER
 from chumoku.text.formats.sentencepiece_export import to_sentencepiece_model
 from chumoku.text.tokenizer import Tokenizer
 
 PREFIX = "tokenizer.ggml."
+TEMPLATE, TEMPLATES = "tokenizer.chat_template", "tokenizer.chat_templates"
 # llama.cpp needs at least one merge; this one never applies, because it uses a character that stands for no byte.
 NO_MERGES = ["␀ ␀"]
 ROLE_KEYS: dict[str, tuple[str, ...]] = {
@@ -34,7 +36,7 @@ BERT_ROLE_KEYS = {**ROLE_KEYS, "begin": ("bos_token_id", "cls_token_id"), "end":
 
 
 def to_ggml(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The fields `tokenizer.ggml.*` that describe a tokenizer."""
+    """The fields `tokenizer.*` that describe a tokenizer."""
     state = json.loads(tokenizer.json)
     model = state["model"]
     if tokenizer.segments:
@@ -48,7 +50,14 @@ def to_ggml(tokenizer: Tokenizer) -> dict[str, Any]:
     else:
         raise _unsupported(f"its kind is {tokenizer.kind}; byte, bpe, unigram and BERT's wordpiece are supported")
     fields |= _roles(tokenizer, BERT_ROLE_KEYS if fields["model"] == "bert" else ROLE_KEYS)
-    return {PREFIX + key: value for key, value in fields.items()}
+    return {**{PREFIX + key: value for key, value in fields.items()}, **_chat_templates(tokenizer.chat_template)}
+
+
+def _chat_templates(template: ChatTemplate | None) -> dict[str, Any]:
+    sources = {} if template is None else dict(template.sources)
+    default = {TEMPLATE: sources.pop(DEFAULT)} if DEFAULT in sources else {}
+    names = {TEMPLATES: list(sources)} if sources else {}
+    return {**default, **names, **{f"{TEMPLATE}.{name}": source for name, source in sources.items()}}
 
 
 def _unsupported(reason: str) -> UsageError:

@@ -1,11 +1,13 @@
-"""tokenizer_config.json: which token has which role, and which tokens are added around a text.
+"""tokenizer_config.json: which token has which role, which tokens are added around a text, and the chat template.
 
     bos_token, eos_token, pad_token, mask_token, unk_token     names, as "</s>" or {"content": "</s>"}
     cls_token, sep_token                                       BERT's names for begin and end
     add_bos_token, add_eos_token                               used if the tokenizer's own file does not say
     model_max_length                                           the maximum number of tokens
+    chat_template                                              a string, or a list of {name, template}
 
-The file is only parsed as JSON: templates in it are not run, classes in it are not loaded.
+A template can also be in a file of its own, chat_template.jinja, which comes first, or chat_template.json. The file is
+only parsed as JSON: templates in it are not run here (`text.chat_template`), classes in it are not loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from tokenizers import AddedToken
 
 from chumoku.errors import UsageError
 from chumoku.text.backend import prefix_and_suffix_names, set_prefix_and_suffix
+from chumoku.text.chat_template import ChatTemplate, parse_chat_template, template_settings
 from chumoku.text.special_tokens import find_roles
 from chumoku.text.tokenizer import Tokenizer
 
 SETTINGS, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
+TEMPLATE, TEMPLATE_JSON = "chat_template.jinja", "chat_template.json"
 MAX_BYTES = 1 << 24
 KEYS = {
     "begin": ("bos_token", "cls_token"),
@@ -36,20 +40,34 @@ ADDS_BOS = ("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeL
 ADDS_EOS = ("T5Tokenizer", "T5TokenizerFast")
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, or {} if there is no such file."""
-    path = folder / SETTINGS
+def read_settings(folder: Path, name: str = SETTINGS) -> dict[str, Any]:
+    """The content of tokenizer_config.json or another JSON file beside it, or {} if there is no such file."""
+    path = folder / name
     if not path.is_file():
         return {}
-    if path.stat().st_size > MAX_BYTES:
-        raise UsageError(f"{path} has more than {MAX_BYTES:,} bytes, the limit for a tokenizer's settings.")
     try:
-        settings_read = json.loads(path.read_bytes())
+        settings_read = json.loads(_read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {str(error)[:200]}. Is the file complete?") from error
     if not isinstance(settings_read, dict):
         raise UsageError(f"{path} is not a JSON object. Is the file complete?")
     return settings_read
+
+
+def _read_bytes(path: Path) -> bytes:
+    if path.stat().st_size > MAX_BYTES:
+        raise UsageError(f"{path} has more than {MAX_BYTES:,} bytes, the limit for a tokenizer's settings.")
+    return path.read_bytes()
+
+
+def read_chat_template(folder: Path) -> ChatTemplate | None:
+    """The chat template of a tokenizer's folder, if it has one."""
+    settings = read_settings(folder)
+    if (folder / TEMPLATE).is_file():
+        settings["chat_template"] = _read_bytes(folder / TEMPLATE).decode("utf-8", "replace")
+    elif not settings.get("chat_template"):
+        settings |= read_settings(folder, TEMPLATE_JSON)
+    return parse_chat_template(settings)
 
 
 def token_names(settings: dict[str, Any]) -> dict[str, str]:
@@ -108,4 +126,5 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, context: int) -
     for role, (key, *_) in KEYS.items():
         token_id = getattr(tokenizer.roles, role)
         settings |= {} if token_id is None else {key: tokenizer.token(token_id)}
+    settings |= template_settings(tokenizer.chat_template)
     (folder / SETTINGS).write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")

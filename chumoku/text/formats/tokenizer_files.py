@@ -5,8 +5,8 @@
     vocab.txt                           BERT
     *.model, *.spm                      SentencePiece, Unigram or BPE
 
-A folder is searched for these in this order, and for tokenizer_config.json. Files are untrusted: their size and content
-are checked.
+A folder is searched for these in this order, and for tokenizer_config.json and chat templates. Files are untrusted:
+their size and content are checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from chumoku.errors import NoTokenizerError, UsageError
 from chumoku.safe_files import check_file
 from chumoku.text.formats.sentencepiece import backend_from_model
-from chumoku.text.formats.tokenizer_config import apply_settings, read_settings, write_tokenizer
+from chumoku.text.formats.tokenizer_config import apply_settings, read_chat_template, read_settings, write_tokenizer
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.text.tokenizer_limits import load_checked_backend
 
@@ -36,7 +36,10 @@ T = TypeVar("T")
 def load(path: Path | str) -> Tokenizer:
     """Load a tokenizer from a file or folder: ours, or any of the formats above."""
     path = Path(path)
-    return explain_errors(path, lambda: Tokenizer(open_backend(path)))
+    tokenizer = explain_errors(path, lambda: Tokenizer(open_backend(path)))
+    if path.is_dir():
+        tokenizer.chat_template = read_chat_template(path)
+    return tokenizer
 
 
 def open_backend(path: Path) -> tokenizers.Tokenizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
+from chumoku.models.generation_config import GenerationConfig
 from chumoku.models.model import Model
 from chumoku.nn.quantized import is_quantized
 from chumoku.text.formats.gguf import from_ggml, to_ggml
@@ -30,6 +31,14 @@ from chumoku.weights.instantiate import build_from_source
 TOKENIZER_FILE = "tokenizer.bin"
 TOKENIZER = "tokenizer.ggml"
 TOKENS = f"{TOKENIZER}.tokens"
+SAMPLING = {  # llama.cpp's names for entries of generation_config.json
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "top_k": "general.sampling.top_k",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 class GgufInfo(NamedTuple):
@@ -52,7 +61,23 @@ def read_gguf(
     )
     on_model_loaded(model)
     tokenizer = from_ggml(file.fields)
-    return Bundle(model, tokenizer, tokenizer)
+    generation_config = read_generation_fields(file.fields)
+    tokenizer.stop_tokens = generation_config.end_tokens(tokenizer.size)
+    return Bundle(model, tokenizer, tokenizer, generation_config)
+
+
+def read_generation_fields(fields: Mapping[str, Any]) -> GenerationConfig:
+    """The sampling options and end tokens of a GGUF file, as a generation_config.json."""
+    found = {name: fields[key] for name, key in SAMPLING.items() if key in fields}
+    numbers = {name: round(value, 6) if isinstance(value, float) else value for name, value in found.items()}
+    ends = [fields.get(f"{TOKENIZER}.{key}") for key in END_KEYS]
+    known = [end for end in ends if isinstance(end, int) and end >= 0]
+    return GenerationConfig({**numbers, **({"eos_token_id": known} if len(known) > 1 else {})})
+
+
+def generation_fields(config: GenerationConfig) -> dict[str, Any]:
+    """The inverse, without end tokens: GGUF has no list of them."""
+    return {SAMPLING[name]: value for name, value in config.sampling.items() if value is not None}
 
 
 def inspect_gguf(path: Path) -> GgufInfo:
@@ -64,7 +89,14 @@ def inspect_gguf(path: Path) -> GgufInfo:
     return GgufInfo(ARCHITECTURES[kind], file, ARCHITECTURES[kind].read(file.fields, file))
 
 
-def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: Kind = "f16") -> None:
+def write_gguf_model(
+    path: Path,
+    model: Model,
+    tokenizers: Tokenizers,
+    *,
+    kind: Kind = "f16",
+    generation_config: GenerationConfig | None = None,
+) -> None:
     """Write a model for llama.cpp; config values that it cannot express are refused."""
     model = dequantize_model(model) if is_quantized(model) else model
     config, weights = model.config, tensors_of(model)
@@ -73,7 +105,8 @@ def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: 
     order = head_order("interleaved", config.pairing, config.head_width) if config.position == "rotary" else None
     tensors = {**export_tensors(rows, weights, order=order), **architecture.extra_tensors(config)}
     tokenizer = pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary)
-    fields: dict[str, Any] = {**architecture.write(config), **tokenizer}
+    sampling = generation_fields(generation_config or GenerationConfig())
+    fields: dict[str, Any] = {**architecture.write(config), **tokenizer, **sampling}
     write_gguf(path, architecture=architecture.name, fields=fields, tensors=tensors, kind=kind)
 
 

@@ -24,7 +24,16 @@ from chumoku.safe_files import check_links, file_inside, read_any_json, read_jso
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
 from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
-from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, USE_IDS, WEIGHTS, Bundle, Tokenizers, save_tensors
+from chumoku.weights.bundle import (
+    CONFIG,
+    SOURCE_TOKENIZER,
+    USE_IDS,
+    WEIGHTS,
+    Bundle,
+    Tokenizers,
+    read_generation,
+    save_tensors,
+)
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families import FAMILIES, find_family, marian
@@ -50,7 +59,7 @@ def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     check_duplicates(family.duplicates(config), source)
     model = build_from_source(config, family.rows(config), source, ignored=family.ignored, device=device)
     tokenizers = read_tokenizers(folder)
-    return Bundle(model, tokenizers.target, tokenizers.source)
+    return Bundle(model, tokenizers.target, tokenizers.source, read_generation(folder, tokenizers.target))
 
 
 def inspect_folder(folder: Path, *, device: torch.device | str = "cpu") -> FolderInfo:

@@ -74,6 +74,7 @@ class Chat {
 
   modelChanged() {
     this.stop();
+    this.sampling.setModel(this.context.model());
     const chats = Boolean(this.context.model().chat);
     this.modes[0].disabled = !chats;
     this.noChat.hidden = chats;

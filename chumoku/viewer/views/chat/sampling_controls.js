@@ -1,12 +1,13 @@
 // The controls of sampling, and their fields in a request.
 import { el } from "../../core/dom.js";
 
-// Sliders start at the defaults of chumoku/decoding/defaults.py. Zero, or for top-p one, switches a rule off.
+// Sliders start at the model's own defaults, which the server lists; without them, at those of
+// chumoku/decoding/defaults.py. Zero, or for top-p one, switches a rule off. `field`: the name in a request.
 const SLIDERS = [
-  { name: "temperature", key: "ch_temperature", min: 0, max: 2, step: 0.05, start: 0.3 },
-  { name: "topK", key: "ch_top_k", min: 0, max: 100, step: 1, start: 0, off: 0 },
-  { name: "topP", key: "ch_top_p", min: 0.05, max: 1, step: 0.01, start: 0.9, off: 1 },
-  { name: "minP", key: "ch_min_p", min: 0, max: 1, step: 0.01, start: 0, off: 0 },
+  { name: "temperature", field: "temperature", key: "ch_temperature", min: 0, max: 2, step: 0.05, start: 0.3 },
+  { name: "topK", field: "top_k", key: "ch_top_k", min: 0, max: 100, step: 1, start: 0, off: 0 },
+  { name: "topP", field: "top_p", key: "ch_top_p", min: 0.05, max: 1, step: 0.01, start: 0.9, off: 1 },
+  { name: "minP", field: "min_p", key: "ch_min_p", min: 0, max: 1, step: 0.01, start: 0, off: 0 },
 ];
 const TOKENS = 256;
 const MAX_TOKENS = 4096;
@@ -18,9 +19,11 @@ export class SamplingControls {
     this.stored = context.storedValue("sampling", "{}");
     this.onChange = onChange;
     this.fields = {};
-    const integer = { type: "number", step: 1, oninput: () => this.onInput() };
-    this.seed = el("input", { ...integer, min: 0, max: MAX_SEED, "t-placeholder": "ch_seed_hint" });
-    this.tokens = el("input", { ...integer, min: 1, max: MAX_TOKENS });
+    this.starts = startValues(null);
+    const integer = { type: "number", step: 1 };
+    const onInput = (name) => ({ oninput: (event) => this.onInput(name, event.target.value) });
+    this.seed = el("input", { ...integer, ...onInput("seed"), min: 0, max: MAX_SEED, "t-placeholder": "ch_seed_hint" });
+    this.tokens = el("input", { ...integer, ...onInput("tokens"), min: 1, max: MAX_TOKENS });
     this.root = el(
       "div",
       { class: "sampling" },
@@ -34,22 +37,34 @@ export class SamplingControls {
 
   slider({ name, key, min, max, step }) {
     const label = el("output", { class: "numbers" });
-    const input = el("input", { type: "range", min, max, step, oninput: () => this.onInput() });
+    const input = el("input", { type: "range", min, max, step, oninput: () => this.onInput(name, input.value) });
     this.fields[name] = { input, label };
     return el("label", { class: "slider" }, el("span", { t: key }), input, label);
   }
 
+  /** Show these values, and the defaults of the model for the others. */
   fill(values) {
-    for (const { name, start } of SLIDERS) this.fields[name].input.value = String(values[name] ?? start);
+    this.values = values;
+    for (const { name } of SLIDERS) this.fields[name].input.value = String(values[name] ?? this.starts[name]);
     this.tokens.value = String(values.tokens ?? TOKENS);
     this.seed.value = values.seed ?? "";
-    this.onInput();
+    this.changed();
   }
 
-  onInput() {
+  /** What was not changed by hand becomes the default of this model. */
+  setModel(model) {
+    this.starts = startValues(model.sampling);
+    this.fill(this.values);
+  }
+
+  onInput(name, value) {
+    this.values = { ...this.values, [name]: value };
+    this.changed();
+  }
+
+  changed() {
     this.updateLabels();
-    const values = Object.fromEntries(SLIDERS.map(({ name }) => [name, this.fields[name].input.value]));
-    this.stored.set(JSON.stringify({ ...values, tokens: this.tokens.value, seed: this.seed.value }));
+    this.stored.set(JSON.stringify(this.values));
     this.onChange();
   }
 
@@ -74,12 +89,18 @@ export class SamplingControls {
     return {
       temperature,
       max_tokens: Math.max(1, integer(this.tokens, MAX_TOKENS) || TOKENS),
-      ...(topK === null ? {} : { top_k: topK }),
-      top_p: topP ?? 1, // always sent, because the server has another default
-      ...(minP === null ? {} : { min_p: minP }),
+      top_k: topK ?? 0, // always sent, because the model may have another default
+      top_p: topP ?? 1,
+      min_p: minP ?? 0,
       ...(this.seed.value === "" ? {} : { seed: integer(this.seed, MAX_SEED) }),
     };
   }
+}
+
+/** The value of each slider for a model's default options, as in /v1/models: null is off. */
+function startValues(sampling) {
+  const value = ({ field, start, off }) => (sampling ? (sampling[field] ?? off) : start);
+  return Object.fromEntries(SLIDERS.map((one) => [one.name, value(one)]));
 }
 
 function parseStored(text) {
