@@ -24,6 +24,7 @@ from chumoku.models.model import DecoderModel
 from chumoku.server.errors import RequestError
 from chumoku.server.models import ServedModel, require_kind
 from chumoku.server.openai import schemas
+from chumoku.server.openai.tools import choose_tools
 from chumoku.server.security.limits import Limits
 from chumoku.server.worker import Listener, TextTask
 
@@ -39,6 +40,7 @@ class Plan:
     prompt_tokens: int
     trim: bool = False  # remove white space at the start of each text
     dropped: int = 0  # number of old messages that did not fit into the context
+    functions: frozenset[str] = frozenset()  # that the model may call
 
     def texts(self, served: ServedModel, listener: Listener) -> list[TextTask]:
         tokenizer = served.pipeline.tokenizer
@@ -97,24 +99,27 @@ def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
 def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
     model, tokenizer = require_decoder(served), served.pipeline.tokenizer
     new = body.max_completion_tokens or body.max_tokens or CHAT_TOKENS
-    messages = [("system" if one.role == "developer" else one.role, one.text) for one in body.messages]
+    tools = choose_tools(body)
     turn = chat.make_turn(
         model,
-        messages,
+        [message.fields for message in body.messages],
         tokenizer=tokenizer,
         max_new_tokens=new,
+        tools=tools.descriptions or None,
         sampling=sampling_of(body, served.pipeline.generation_config),
         context=served.capacity,
     )
     one = replace(turn.request, min_new_tokens=body.min_tokens or 0)
-    if body.response_format is not None and body.response_format.type != "text":
-        schema = body.response_format.json_schema
-        rules = None if schema is None else schema.rules
+    wanted = body.response_format
+    if tools.call is not None:
+        one = replace(one, constraint=constrain_to_json(tokenizer, one.end, tools.call))
+    elif wanted is not None and wanted.type != "text":
+        rules = None if wanted.json_schema is None else wanted.json_schema.rules
         one = replace(one, constraint=constrain_to_json(tokenizer, one.end, rules))
     check_fits(served, one)
     requests = repeat_request(one, body.n or 1, first=0, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
     stop = [*turn.stop, *stop_strings(body)]
-    return Plan(requests, stop, len(one.prompt), trim=True, dropped=turn.dropped)
+    return Plan(requests, stop, len(one.prompt), trim=True, dropped=turn.dropped, functions=tools.names)
 
 
 def repeat_request(request: Request, n: int, *, first: int, logprobs: int | None) -> list[Request]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from chumoku.decoding.logprobs import Likelihood
+from chumoku.server.openai.tools import find_calls
 from chumoku.server.streaming import encode_json
 from chumoku.server.token_text import TokenText, TokenTextCache
 from chumoku.server.worker import Piece
@@ -76,6 +77,7 @@ class ResponseFormatter:
     created: int
     model: str
     tokens: TokenTextCache
+    functions: frozenset[str] = frozenset()  # that the model may call
 
     def header(self, *, stream: bool) -> Object:
         raise NotImplementedError
@@ -106,6 +108,10 @@ class ResponseFormatter:
     def chunk(self, piece: Piece, text: GeneratedText) -> Object | None:
         """The chunk of a piece; None if nothing of it can be shown yet."""
         logprobs = text.add(piece, self.tokens)
+        if self.functions:  # whether a text is a call is known at its end
+            if piece.finish_reason is None:
+                return None
+            piece, logprobs = piece._replace(text=text.text), text.logprobs
         if not piece.text and not logprobs and piece.finish_reason is None:
             return None
         return {**self.header(stream=True), "choices": [self.chunk_choice(piece, text, logprobs)]}
@@ -167,20 +173,29 @@ class Chat(ResponseFormatter):
         ]
 
     def choice(self, index: int, text: GeneratedText) -> Object:
+        calls = self._calls(text.text, text.finish_reason)
+        said = {"content": None, "tool_calls": calls} if calls else {"content": text.text}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": text.text, "refusal": None},
+            "message": {"role": "assistant", **said, "refusal": None},
             "logprobs": self._logprobs(text.logprobs),
-            "finish_reason": text.finish_reason,
+            "finish_reason": "tool_calls" if calls else text.finish_reason,
         }
 
     def chunk_choice(self, piece: Piece, text: GeneratedText, logprobs: Sequence[TokenLogprob]) -> Object:
+        calls = self._calls(piece.text, piece.finish_reason)
+        numbered = [{"index": number, **call} for number, call in enumerate(calls)]
+        delta: Object = {"tool_calls": numbered} if calls else {"content": piece.text} if piece.text else {}
         return {
             "index": piece.text_index,
-            "delta": {"content": piece.text} if piece.text else {},
+            "delta": delta,
             "logprobs": self._logprobs(logprobs),
-            "finish_reason": piece.finish_reason,
+            "finish_reason": "tool_calls" if calls else piece.finish_reason,
         }
+
+    def _calls(self, text: str, finish_reason: str | None) -> list[Object]:
+        """The calls of functions in a complete text."""
+        return find_calls(text, self.functions) if self.functions and finish_reason == "stop" else []
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Object | None:
         if not logprobs:

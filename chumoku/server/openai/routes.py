@@ -48,7 +48,8 @@ class Generation:
         kind = FORMATTERS["chat" if chat else "completion"]
         prefix = "chatcmpl-" if chat else "cmpl-"
         tokens = TokenTextCache(self.served.pipeline.tokenizer)
-        self.formatter = kind(prefix + secrets.token_hex(12), int(time.time()), self.served.name, tokens)
+        number, functions = secrets.token_hex(12), self.plan.functions
+        self.formatter = kind(prefix + number, int(time.time()), self.served.name, tokens, functions)
 
     @property
     def count(self) -> int:

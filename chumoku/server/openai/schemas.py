@@ -10,6 +10,8 @@ listed, so that the error message can say so.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -83,16 +85,87 @@ class Part(BaseModel):
     text: Text
 
 
+class FunctionCall(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Name
+    arguments: Text  # JSON
+
+
+class ToolCall(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    id: Name
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     name: Name | None = None  # accepted from clients, but not shown to the model
-    content: Text | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
+    content: Text | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(min_length=1, max_length=128, fail_fast=True)] | None = None
+    tool_call_id: Name | None = None
+
+    @model_validator(mode="after")
+    def check_content(self) -> Self:
+        if self.content is None and self.tool_calls is None:
+            raise ValueError("a message needs content, or tool_calls if it is the assistant's")
+        if self.tool_calls is not None and self.role != "assistant":
+            raise ValueError("only a message of the assistant has tool_calls")
+        return self
 
     @property
     def text(self) -> str:
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "".join(part.text for part in self.content)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The message as chat templates read it: arguments of calls are objects."""
+        extra: dict[str, Any] = {} if self.tool_call_id is None else {"tool_call_id": self.tool_call_id}
+        if self.tool_calls is not None:
+            extra["tool_calls"] = [_call_fields(call) for call in self.tool_calls]
+        return {"role": "system" if self.role == "developer" else self.role, "content": self.text, **extra}
+
+
+def _call_fields(call: ToolCall) -> dict[str, Any]:
+    arguments: Any = call.function.arguments
+    with contextlib.suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments)
+    return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
+
+
+class Function(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None  # a JSON schema
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Name
+
+
+class ToolChoice(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class Schema(BaseModel):
@@ -125,6 +198,9 @@ class Chat(GenerationOptions):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
     response_format: Format | None = None
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=128, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None  # the model decides
 
 
 class Embedding(ModelRequest):
