@@ -385,7 +385,7 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("completions", {"model": "translator", "prompt": "a"}, "model", "/v1/translate"),
         ("completions", {"model": "encoder", "prompt": "a"}, "model", "/v1/embeddings"),
         ("chat/completions", {"messages": []}, "messages", "at least 1 item"),
-        ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "messages", "messages[0].role"),
+        ("chat/completions", {"messages": [{"role": "robot", "content": "x"}]}, "messages", "messages[0].role"),
         (
             "chat/completions",
             {"messages": [{"role": "assistant", "content": "x"}]},
@@ -394,9 +394,9 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ),
         (
             "chat/completions",
-            {"messages": [{"role": "user", "content": "x"}], "tools": []},
-            "tools",
-            "no field 'tools'",
+            {"messages": [{"role": "user", "content": "x"}], "functions": []},
+            "functions",
+            "no field 'functions'",
         ),
         (
             "chat/completions",
@@ -447,7 +447,7 @@ def test_errors_name_the_field(server: Serving, path: str, body: dict, param: st
 
 
 def test_errors_become_openai_exceptions(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="no field 'tools'"):
-        client.chat.completions.create(model="writer", messages=[{"role": "user", "content": "a"}], tools=[])
+    with pytest.raises(openai.BadRequestError, match="no field 'functions'"):
+        client.chat.completions.create(model="writer", messages=[{"role": "user", "content": "a"}], functions=[])
     with pytest.raises(openai.NotFoundError, match="no model with this name"):
         client.completions.create(model="gpt-4", prompt="a")
