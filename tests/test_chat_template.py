@@ -300,7 +300,7 @@ def test_bundles_and_exports_carry_the_template(named: dict[str, str], tmp_path:
 
 
 def test_a_model_without_a_template_says_so() -> None:
-    assert chat.describe_format(tokenizer_with()) is None
+    assert chat.missing_template_notice(tokenizer_with()) is None
     sentence = "This model has no chat template; messages are written in the format {}."
-    assert chat.describe_format(chat_tokenizer()) == sentence.format("chatml")
-    assert chat.describe_format(byte_tokenizer()) == sentence.format("plain")
+    assert chat.missing_template_notice(chat_tokenizer()) == sentence.format("chatml")
+    assert chat.missing_template_notice(byte_tokenizer()) == sentence.format("plain")

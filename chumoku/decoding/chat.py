@@ -28,10 +28,10 @@ __all__ = [
     "Message",
     "Reply",
     "Turn",
-    "describe_format",
     "fit",
     "format_for",
     "make_turn",
+    "missing_template_notice",
     "reply",
     "to_messages",
 ]
@@ -168,7 +168,7 @@ def format_for(tokenizer: Tokenizer, wanted: str | None = None) -> str:
     return wanted
 
 
-def describe_format(tokenizer: Tokenizer) -> str | None:
+def missing_template_notice(tokenizer: Tokenizer) -> str | None:
     """A sentence for a model without a chat template; None for others."""
     if tokenizer.chat_template is not None:
         return None
