@@ -26,6 +26,7 @@ from chumoku.decoding.chat import Message
 from chumoku.errors import LengthError, UsageError
 from chumoku.text import chat_template_process
 from chumoku.text.chat_template import MAX_TEMPLATE_CHARACTERS, ChatTemplate, Span, encode_spans
+from chumoku.text.formats.gguf import from_ggml, to_ggml
 from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -72,6 +73,7 @@ HOSTILE = {
     "a function's code": "{{ raise_exception.__globals__['json'] }}",
     "a changed message": "{{ messages.append(1) }}",
     "an unknown tag": "{% open '/etc/passwd' %}",
+    "no text": "{% if false %}a{% endif %}",
     "its own marks": "{{ messages[0].content | template text }}",
 }
 
@@ -300,6 +302,11 @@ def test_bundles_and_exports_carry_the_template(named: dict[str, str], tmp_path:
     theirs = AutoTokenizer.from_pretrained(tmp_path / "t")
     ids = theirs.apply_chat_template(HELLO, add_generation_prompt=True, return_dict=False)
     assert ids == encode_spans(tokenizer, expected.render(HELLO))
+
+
+def test_an_empty_template_is_none() -> None:
+    assert from_ggml({**to_ggml(chat_tokenizer()), "tokenizer.chat_template": ""}).chat_template is None
+    assert from_ggml(to_ggml(tokenizer_with())).chat_template is not None
 
 
 def test_a_model_without_a_template_says_so() -> None:
