@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import resource
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from chat_templates import FAMILIES
+from commands import Ask, Ended
 from transformers import AutoTokenizer
 
 import chumoku
@@ -23,6 +26,7 @@ from chumoku.decoding.chat import Message
 from chumoku.errors import LengthError, UsageError
 from chumoku.text import chat_template_process
 from chumoku.text.chat_template import MAX_TEMPLATE_CHARACTERS, ChatTemplate, Span, encode_spans
+from chumoku.text.formats.gguf import from_ggml, to_ggml
 from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -69,6 +73,7 @@ HOSTILE = {
     "a function's code": "{{ raise_exception.__globals__['json'] }}",
     "a changed message": "{{ messages.append(1) }}",
     "an unknown tag": "{% open '/etc/passwd' %}",
+    "no text": "{% if false %}a{% endif %}",
     "its own marks": "{{ messages[0].content | template text }}",
 }
 
@@ -299,8 +304,52 @@ def test_bundles_and_exports_carry_the_template(named: dict[str, str], tmp_path:
     assert ids == encode_spans(tokenizer, expected.render(HELLO))
 
 
+def test_an_empty_template_is_none() -> None:
+    assert from_ggml({**to_ggml(chat_tokenizer()), "tokenizer.chat_template": ""}).chat_template is None
+    assert from_ggml(to_ggml(tokenizer_with())).chat_template is not None
+
+
 def test_a_model_without_a_template_says_so() -> None:
-    assert chat.describe_format(tokenizer_with()) is None
+    assert chat.missing_template_notice(tokenizer_with()) is None
     sentence = "This model has no chat template; messages are written in the format {}."
-    assert chat.describe_format(chat_tokenizer()) == sentence.format("chatml")
-    assert chat.describe_format(byte_tokenizer()) == sentence.format("plain")
+    assert chat.missing_template_notice(chat_tokenizer()) == sentence.format("chatml")
+    assert chat.missing_template_notice(byte_tokenizer()) == sentence.format("plain")
+
+
+def test_the_command_uses_the_template(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run_chat(folder: Path) -> Ended:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Hello\n"), encoding="utf-8"))
+        return ask("chat", str(folder), "--max-new-tokens", "9", "--seed", "3")
+
+    folder = make_bundle(tmp_path / "m", "decoder", tokenizer_with(), context=401)
+    expected = chumoku.load(folder).chat("Hello", max_new_tokens=9, seed=3)
+    assert run_chat(folder) == (0, f"{expected}\n", "")
+    finished = run_chat(make_bundle(tmp_path / "hostile", "decoder", tokenizer_with(HOSTILE["nested loops"])))
+    assert finished.code == 2
+    assert "The model's chat template was stopped: it took too much processor time." in finished.err
+
+
+def test_the_server_uses_the_template(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    from chumoku.server.errors import RequestError
+    from chumoku.server.models import open_models
+    from chumoku.server.openai.routes import _make_plan
+    from chumoku.server.openai.schemas import Chat
+    from chumoku.server.openai.schemas import Message as ServerMessage
+    from chumoku.server.security.limits import Limits
+
+    refusing = tokenizer_with("{{ raise_exception('no ' + messages[0].role) }}")
+    tokenizers = {"m": tokenizer_with(), "refusing": refusing}
+    folders = [make_bundle(tmp_path / name, "decoder", one, context=401) for name, one in tokenizers.items()]
+    models = open_models(list(map(str, folders)), Limits())
+    bodies = {name: Chat(model=name, messages=[ServerMessage(role="user", content="Hello")]) for name in models}
+    plan = _make_plan(models["m"], bodies["m"])
+    template = tokenizers["m"].chat_template
+    assert template is not None
+    assert plan.requests[0].prompt == encode_spans(tokenizers["m"], template.render(HELLO))
+    assert (models["m"].chat_notice, models["m"].card["chat"]) == (None, True)
+    with pytest.raises(RequestError, match="cannot render this conversation: it says: no user") as caught:
+        _make_plan(models["refusing"], bodies["refusing"])
+    assert (caught.value.status, caught.value.param) == (400, "messages")

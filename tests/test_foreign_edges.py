@@ -765,7 +765,9 @@ def test_only_needed_files_are_downloaded(at_hub: tuple[Path, list[Any]]) -> Non
     assert [given for given, _ in request] == [("owner/name",)] * 3
     assert [options["revision"] for _, options in request] == ["main", "v1.0/x", "abc"]
     wanted = request[0][1]["allow_patterns"]
-    assert {"*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "*.spm"} <= set(wanted)
+    assert {"*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "*.spm", "chat_template.jinja"} <= set(
+        wanted
+    )
     assert not any(end in pattern for pattern in wanted for end in (".bin", ".pt", ".py", ".gguf"))
     assert request[2][1]["allow_patterns"] == ["a.gguf"]
 

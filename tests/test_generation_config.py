@@ -18,6 +18,7 @@ from chumoku.decoding.sampling import SamplingOptions
 from chumoku.errors import UsageError
 from chumoku.models.generation_config import GenerationConfig, read_generation_config
 from chumoku.pipeline import Pipeline
+from chumoku.text.chat_template import ChatTemplate
 from chumoku.weights.checksums import write_checksums
 
 QWEN = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05, "bos_token_id": 7}
@@ -120,6 +121,24 @@ def test_bundles_and_exports_carry_it(tmp_path: Path) -> None:
     assert read_generation_config(tmp_path).values == {}
     chumoku.convert(make_bundle(tmp_path / "p", "decoder", **LLAMA), tmp_path / "q", to="transformers")
     assert not (tmp_path / "q" / "generation_config.json").exists()
+
+
+def test_a_fine_tuned_model_keeps_template_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    base = chumoku.load(save_with(tmp_path / "m", QWEN))
+    base.tokenizer.chat_template = ChatTemplate({"default": "{{ messages[0].content }}"})
+    base.save("base")
+    Path("text.txt").write_text("It was the best of times, it was the worst of times.\n" * 29)
+    recipe: dict[str, dict[str, Any]] = {
+        "model": {"init": "base"},
+        "data": {"files": "text.txt", "validation_share": 0.2},
+        "train": {"out": "run", "steps": 2, "batch_size": 3, "sequence_length": 17},
+    }
+    for steps, resume in ((2, False), (3, True)):
+        recipe["train"]["steps"] = steps
+        trained = chumoku.load(chumoku.train(recipe, resume=resume).last)
+        assert trained.generation_config == base.generation_config
+        assert trained.tokenizer.chat_template == base.tokenizer.chat_template
 
 
 def test_the_server_lists_and_uses_it(tmp_path: Path) -> None:

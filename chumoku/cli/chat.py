@@ -54,7 +54,7 @@ def chat(
 ) -> None:
     """Chat with a model. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply."""
     from chumoku.decoding.arguments import fill_options
-    from chumoku.decoding.chat import TEMPLATE, Message, describe_format, format_for, reply
+    from chumoku.decoding.chat import TEMPLATE, Message, format_for, missing_template_notice, reply
     from chumoku.decoding.sampling import SamplingOptions
     from chumoku.text.chat_template_process import start as start_template_process
 
@@ -76,7 +76,7 @@ def chat(
     form = format_for(pipeline.tokenizer, format)
     if form == TEMPLATE:
         start_template_process()
-    if format is None and (notice := describe_format(pipeline.tokenizer)):
+    if format is None and (notice := missing_template_notice(pipeline.tokenizer)):
         note(notice)
 
     def answer(history: list[Message]) -> Reply:

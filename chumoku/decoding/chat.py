@@ -28,10 +28,10 @@ __all__ = [
     "Message",
     "Reply",
     "Turn",
-    "describe_format",
     "fit",
     "format_for",
     "make_turn",
+    "missing_template_notice",
     "reply",
     "to_messages",
 ]
@@ -110,9 +110,10 @@ def make_turn(
     most = context - min(max_new_tokens, context // 4)
     found = to_messages(messages, tools=template is not None)
     tokens, dropped = fit(found, tokenizer, template or format, most=most, tools=tools)
-    marks = [tokenizer.specials[MARKS[format][-1]]] if format in MARKS else []
-    marks = marks if template is None else template.find_end_tokens(tokenizer)
-    ends = {*tokenizer.roles.end_tokens, *tokenizer.stop_tokens, *marks}
+    turn_ends = [tokenizer.specials[MARKS[format][-1]]] if format in MARKS else []
+    if template is not None:
+        turn_ends = template.find_end_tokens(tokenizer)
+    ends = {*tokenizer.roles.end_tokens, *tokenizer.stop_tokens, *turn_ends}
     room = min(max_new_tokens, context - len(tokens))
     request = Request(tokens, room, sampling.forbid(forbidden_tokens(model, tokenizer, ends)), [*ends])
     return Turn(request, STOPS.get(format, []), dropped)
@@ -137,8 +138,7 @@ def to_messages(messages: Messages, *, tools: bool = False) -> list[Message]:
                 f"Message {number} has the role '{message.role}'. A system message may come first; all others must be "
                 f"of role user{', tool' if tools else ''} or assistant."
             )
-    asks = bool(found) and (found[-1].role == "tool" or (found[-1].role == "user" and found[-1].text.strip() != ""))
-    if not asks:
+    if not found or (found[-1].role != "tool" and (found[-1].role != "user" or not found[-1].text.strip())):
         raise UsageError("The last message must be from the user and must not be empty.")
     return found
 
@@ -168,7 +168,7 @@ def format_for(tokenizer: Tokenizer, wanted: str | None = None) -> str:
     return wanted
 
 
-def describe_format(tokenizer: Tokenizer) -> str | None:
+def missing_template_notice(tokenizer: Tokenizer) -> str | None:
     """A sentence for a model without a chat template; None for others."""
     if tokenizer.chat_template is not None:
         return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chumoku.decoding.arguments import fill_options
-from chumoku.decoding.chat import describe_format, format_for
+from chumoku.decoding.chat import format_for, missing_template_notice
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
@@ -67,7 +67,7 @@ class ServedModel:
     @property
     def chat_notice(self) -> str | None:
         """A sentence for a language model without a chat template; None for others."""
-        return describe_format(self.pipeline.tokenizer) if self.pipeline.config.kind == "decoder" else None
+        return missing_template_notice(self.pipeline.tokenizer) if self.pipeline.config.kind == "decoder" else None
 
     @property
     def capacity(self) -> int:

@@ -83,8 +83,9 @@ class ChatTemplate:
             "limit": 4 * characters + EXTRA_CHARACTERS,
         }
         result = chat_template_process.ask(request)
-        if "error" in result:
-            problem = "".join(char if char.isprintable() else " " for char in result["error"]).rstrip(".")
+        if not result.get("spans"):
+            error = result.get("error", "it writes nothing")
+            problem = "".join(char if char.isprintable() else " " for char in error).rstrip(".")
             raise UsageError(
                 f"The model's chat template cannot render this conversation: {problem}. Change the messages, or choose "
                 "another format, such as chatml or plain."

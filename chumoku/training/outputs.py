@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from chumoku import lora
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
+from chumoku.models.generation_config import GenerationConfig
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.pretrained import find_shipped
@@ -45,12 +46,14 @@ class ModelResult:
 
     model: Model
     tokenizers: Tokenizers
+    generation_config: GenerationConfig = field(default_factory=GenerationConfig)  # of the model it started from
 
     def tensors(self) -> dict[str, Tensor]:
         return tensors_of(self.model)
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         write_bundle(folder, self.model.config, weights, self.tokenizers)
+        self.generation_config.write(folder)
 
     @property
     def description(self) -> str:
@@ -87,7 +90,7 @@ def create_result(
         return ModelResult(build(config, seed=recipe.train.seed, device=device), tokenizers)
     model = prepare_init_model(init.model, config, device)
     if recipe.lora is None or recipe.init is None:
-        return ModelResult(model, tokenizers)
+        return ModelResult(model, tokenizers, init.generation_config)
     if recipe.lora.base != "float32":
         model = to_precision(model, recipe.lora.base)
     lora.attach(model, recipe.lora, seed=recipe.train.seed)

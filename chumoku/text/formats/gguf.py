@@ -96,7 +96,7 @@ class _Fields:
         """The chat templates by name, the default one first."""
         names = self._fields.get(TEMPLATES, [])
         keys = {DEFAULT: TEMPLATE, **{str(name): f"{TEMPLATE}.{name}" for name in names if isinstance(name, str)}}
-        return [{"name": name, "template": self._fields[key]} for name, key in keys.items() if key in self._fields]
+        return [{"name": name, "template": self._fields[key]} for name, key in keys.items() if self._fields.get(key)]
 
     def token(self, key: str, default: int | None = None) -> str | None:
         """The token whose id is stored under a key."""

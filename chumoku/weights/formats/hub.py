@@ -16,10 +16,11 @@ from chumoku.errors import DamagedError, MissingExtraError, UsageError
 
 HUB = "hf:"
 NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+\.gguf))?(?:@([\w./-]{1,100}))?")
-# Weights, configs and tokenizers, but no pickle files and no code. A bundle's manifest lists README.md.
+# Weights, configs, tokenizers and chat templates, but no pickle files and no other code. A bundle's manifest lists
+# README.md.
 DOWNLOAD_PATTERNS = (
     *("*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "*.spm"),
-    *("1_Pooling/config.json", "README.md"),
+    *("1_Pooling/config.json", "chat_template.jinja", "README.md"),
 )
 
 
