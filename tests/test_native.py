@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cells import Cell, model_of
+from cells import EXTRAS, YARN, Cell, model_of
 from engines import check_engine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +90,15 @@ def test_heads_of_any_width_and_number(kind: str, width: int, heads: int, kv_hea
     """80 numbers a head are one vector of 64 and a rest; ten heads share one key."""
     model = random_model(kind, "none", width=width, heads=heads, kv_heads=kv_heads)
     check_engine(NativeEngine, model, seed=3, turns=11, tolerance=3e-4)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("attention_bias", ["none", "qkv", "all"])
+def test_biases_of_attention_and_yarn(kind: str, attention_bias: str) -> None:
+    choices = {"attention_bias": attention_bias, "feedforward": "geglu_tanh", "rotary": YARN}
+    for bias in (False, True):
+        model = random_model(kind, "rotary", bias=bias, **choices)
+        check_engine(NativeEngine, model, seed=5, turns=11, tolerance=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
@@ -435,6 +444,9 @@ def test_which_engine_a_model_gets() -> None:
         random_model("decoder", "alibi"),
         random_model("decoder", "rotary", attention_window=5),
         random_model("decoder", "none", experts=3),
+        random_model("decoder", "rotary", placement="output"),
+        random_model("decoder", "rotary", placement="sandwich"),
+        *(random_model("decoder", "rotary", **EXTRAS[name]) for name in EXTRAS if name not in ("", "yarn")),
         copy.deepcopy(random_model("decoder", "none")).double(),
     ):
         assert isinstance(open_engine(odd, **small), TorchEngine)

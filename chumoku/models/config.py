@@ -226,7 +226,9 @@ class ModelConfig(Settings):
     RULES = (
         Rule(("heads", "width", "head_width"), _check_heads),
         Rule(("kv_heads", "heads"), _check_kv_heads),
-        Rule(("position", "width", "heads", "head_width", "rotary"), rules.check_rotary_head_width),
+        Rule(("position", "width", "heads", "head_width"), rules.check_rotary_width),
+        Rule(("head_width", "position"), rules.check_rotary_head_width),
+        Rule(("rotary", "width", "heads", "head_width"), rules.check_rotary_share),
         Rule(("rotary", "position", "attention_window"), rules.check_rotary_keys),
         Rule(("full_attention_every", "attention_window"), rules.check_full_attention),
         Rule(("no_position_every", "position"), rules.check_no_position),
