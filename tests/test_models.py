@@ -100,7 +100,7 @@ def test_forward_flops_equal_torch_flop_counter() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     for name in ("tiny-encoder", "tiny-decoder", "tiny-encoder-decoder"):
-        for changes in ({}, {"feedforward": "swiglu", "kv_heads": 2}):
+        for changes in ({}, {"feedforward": "swiglu", "kv_heads": 2}, {"head_width": 46, "placement": "sandwich"}):
             config = preset(name, **changes)
             model = build(config, device="meta")
             ids = torch.zeros(1, 64, dtype=torch.long, device="meta")
