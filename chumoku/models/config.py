@@ -169,9 +169,7 @@ class ModelConfig(Settings):
     full_attention_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer has no window
 
     attention_bias: Literal["none", "qkv", "all"] | None = None  # "qkv": not in the output; default: as in `bias`
-    query_key_norm: Literal["none", "head", "all"] = (
-        "none"  # RMS norm of queries and keys: each head's, or all together
-    )
+    query_key_norm: Literal["none", "head", "all"] = "none"  # RMS norm of queries and keys, of each head or all heads
     attention_scale: Positive | None = None  # multiplies q·k; default: 1 / √head_width
     score_cap: Positive | None = None  # soft-capping of attention scores: c · tanh(score / c)
 
