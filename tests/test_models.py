@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from cells import CELLS, KINDS, POSITIONS, Cell, model_of, tokens
+from cells import CELLS, EXTRAS, KINDS, POSITIONS, Cell, model_of, tokens
 from laws import logits_of
 
 import chumoku
@@ -100,7 +100,7 @@ def test_forward_flops_equal_torch_flop_counter() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     for name in ("tiny-encoder", "tiny-decoder", "tiny-encoder-decoder"):
-        for changes in ({}, {"feedforward": "swiglu", "kv_heads": 2}):
+        for changes in ({}, {"feedforward": "swiglu", "kv_heads": 2}, {"head_width": 46, "placement": "sandwich"}):
             config = preset(name, **changes)
             model = build(config, device="meta")
             ids = torch.zeros(1, 64, dtype=torch.long, device="meta")
@@ -127,6 +127,11 @@ def test_active_parameters_exclude_unused_experts() -> None:
         {"position": "alibi"},
         {"attention_window": 7},
         {"position": "alibi", "attention_window": 7},
+        {"attention_window": 7, "full_attention_every": 2},
+        {"head_width": 46, "query_key_norm": "head"},
+        {"query_key_norm": "all", "score_cap": 5.0, "logit_cap": 5.0},
+        {"placement": "sandwich", "norm": "rms", "norm_unit_offset": True},
+        {"parallel": True, "placement": "output"},
         {"kind": "encoder", "position": "alibi"},
         {"experts": 4},
         {"placement": "post", "position": "none"},
@@ -343,6 +348,21 @@ def test_tiny_presets_compile_with_inductor(kind: str) -> None:
     arguments = (ids, ids) if kind == "encoder-decoder" else (ids,)
     expected, output = model(*arguments), compiled(*arguments)
     torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-5, rtol=1e-4)
+
+
+def test_layers_of_two_kinds_compile_as_one_graph() -> None:
+    changes = {
+        **EXTRAS["head norms"],
+        **EXTRAS["caps"],
+        **EXTRAS["full attention"],
+        "no_position_every": 3,
+        "layers": 3,
+    }
+    model = build(Cell("decoder", placement="sandwich").config(**changes))
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    ids = tokens(2, 13)
+    torch.testing.assert_close(compiled(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.sample(1)

@@ -1,7 +1,7 @@
 """A family: how to convert a kind of model of another library, its config and its tensors, in both directions.
 
-`supported` lists the values of our config keys that the family can express; other values are refused by key. A family
-that can express one of the choices in `OFF` lists it.
+`supported` lists the values of our config keys that the family can express, or None for all; other values are refused
+by key. A family that can express one of the choices in `OFF` lists it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,17 @@ DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # defaults that follow 
     "encoder_layers": lambda config: config.layers,
     "source_vocabulary": lambda config: config.vocabulary,
     "head": lambda config: "masked" if config.kind == "encoder" else "next",
+    "head_width": lambda config: config.width / config.heads,
+    "attention_bias": lambda config: "all" if config.bias else "none",
+    "attention_scale": lambda config: config.key_width**-0.5,
 }
-OFF: Mapping[str, tuple[Any, ...]] = {"attention_window": (None,)}
+Supported = Mapping[str, tuple[Any, ...] | None]
+OFF: Supported = {
+    **dict.fromkeys(("attention_window", "full_attention_every", "no_position_every", "head_width"), (None,)),
+    **dict.fromkeys(("attention_bias", "attention_scale", "score_cap", "logit_cap", "rotary.local_base"), (None,)),
+    **{"query_key_norm": ("none",), "norm_unit_offset": (False,), "parallel": (False,), "rotary.share": (1.0,)},
+    "rotary.scaling": ("none", "linear", "llama3"),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Family:
     read: Callable[[Values, Source], ModelConfig]
     write: Callable[[ModelConfig, Roles], dict[str, Any]]
     rows: Callable[[ModelConfig], list[Row]]
-    supported: Mapping[str, tuple[Any, ...]]
+    supported: Supported
     ignored: Mapping[str, str] = field(default_factory=dict)  # patterns of their tensors that we skip, and why
     duplicates: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # copy → original
     pairing: str | None = None  # of rotary position embeddings
@@ -56,14 +65,14 @@ def without_defaults(config: ModelConfig) -> ModelConfig:
     return ModelConfig(**{key: value for key, value in values.items() if key not in redundant})
 
 
-def find_unsupported(title: str, supported: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
+def find_unsupported(title: str, supported: Supported, config: ModelConfig) -> list[str]:
     config = without_defaults(config)
     found = []
     for key, possible in {**OFF, **supported}.items():
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)
-        if value not in possible:
+        if possible is not None and value not in possible:
             known = " or ".join([*map(_format_value, possible[:6]), *(["more"] if len(possible) > 6 else [])])
             found.append(f"model.{key} = {_format_value(value)} ({title} supports only {known})")
     return found
@@ -84,6 +93,14 @@ def read_number(values: Values, key: str, default: int | float | None = None) ->
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not finite:
         raise UsageError(f"The config's {key} is {_format_value(value)}; it must be a number.")
     return value
+
+
+def read_layers(values: Values) -> int:
+    """The number of layers of a config.json that lists what each layer has."""
+    layers = read_number(values, "num_hidden_layers")
+    if not isinstance(layers, int) or not 1 <= layers <= 1024:
+        raise UsageError(f"The config's num_hidden_layers is {str(layers)[:40]}; it must be 1 to 1024.")
+    return layers
 
 
 def our_name(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
