@@ -162,19 +162,20 @@ def test_unsupported_config_keys_are_refused(changes: dict[str, object], key: st
 
 
 def test_tables_and_tensors_correspond() -> None:
-    for name, family in FAMILIES.items():
-        config = {
-            "gpt2": ModelConfig(vocabulary=29, position="learned", tie_output=False),
-            "llama": ModelConfig(vocabulary=29, norm="rms", feedforward="swiglu", tie_output=False),
-            "bert": ModelConfig(
-                vocabulary=29, kind="encoder", position="learned", placement="post", embedding_norm=True, segments=2,
-                output_bias=True, tie_output=False,
-            ),
-            "marian": ModelConfig(
-                vocabulary=29, kind="encoder-decoder", position="learned", placement="post", output_bias=True,
-                tie_output=False,
-            ),
-        }[name]  # fmt: skip
+    configs = {
+        "gpt2": ModelConfig(vocabulary=29, position="learned", tie_output=False),
+        "llama": ModelConfig(vocabulary=29, norm="rms", feedforward="swiglu", tie_output=False),
+        "bert": ModelConfig(
+            vocabulary=29, kind="encoder", position="learned", placement="post", embedding_norm=True, segments=2,
+            output_bias=True, tie_output=False,
+        ),
+        "marian": ModelConfig(
+            vocabulary=29, kind="encoder-decoder", position="learned", placement="post", output_bias=True,
+            tie_output=False,
+        ),
+    }  # fmt: skip
+    for name, config in configs.items():
+        family = FAMILIES[name]
         names = tensors_of(build(config, device="meta"))
         rows = select_rows(family.rows(config), names)
         assert {ours for row in rows for ours in row.ours} == set(names)

@@ -14,9 +14,17 @@ from chumoku.weights.families.family import Family
 from chumoku.weights.families.gpt2 import GPT2
 from chumoku.weights.families.llama import LLAMA
 from chumoku.weights.families.marian import MARIAN
+from chumoku.weights.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from chumoku.weights.families.table import Row
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, BERT, LLAMA, MARIAN)}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        *(GPT2, LLAMA),
+        *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT),  # with one segment, RoBERTa comes first
+        *(MARIAN,),
+    )
+}
 
 
 def transformers_rows(config: ModelConfig) -> list[Row] | None:

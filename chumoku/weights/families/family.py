@@ -43,6 +43,7 @@ class Family:
     ignored: Mapping[str, str] = field(default_factory=dict)  # patterns of their tensors that we skip, and why
     duplicates: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # copy → original
     pairing: str | None = None  # of rotary position embeddings
+    offset: Callable[[Roles], int] = lambda roles: 0  # unused first rows of its table of learned positions
 
     def find_unsupported(self, config: ModelConfig) -> list[str]:
         """Why this family cannot express the config: for each problem our key, its value and the supported values."""

@@ -9,6 +9,7 @@ A row maps one or more of our tensors, concatenated over their outputs, to one o
     transposed    their matrix is [inputs, outputs]
     heads         above 0: a query or key matrix, whose rows for rotary positions may have another order there
     unsqueezed    their tensor has an extra first dimension of 1
+    offset        their table of positions has first rows that no token uses; ours does not have them
 
 All names and shapes are checked before any tensor is read.
 """
@@ -52,10 +53,19 @@ class Row(NamedTuple):
     transposed: bool = False
     heads: int = 0
     unsqueezed: bool = False
+    offset: bool = False
 
 
-def tensor_row(ours: str, theirs: str, *, heads: int = 0, transposed: bool = False, unsqueezed: bool = False) -> Row:
-    return Row((ours,), theirs, transposed=transposed, heads=heads, unsqueezed=unsqueezed)
+def tensor_row(
+    ours: str,
+    theirs: str,
+    *,
+    heads: int = 0,
+    transposed: bool = False,
+    unsqueezed: bool = False,
+    offset: bool = False,
+) -> Row:
+    return Row((ours,), theirs, transposed, heads, unsqueezed, offset)
 
 
 def linear_rows(ours: str, theirs: str, *, heads: int = 0, transposed: bool = False) -> list[Row]:
@@ -102,6 +112,8 @@ def check_tensors(rows: Sequence[Row], like: Mapping[str, Tensor], source: Sourc
     for row in rows:
         needed = _their_shape(row, [tuple(like[name].shape) for name in row.ours])
         found = tuple(source.shapes[row.theirs])
+        if row.offset and found[:1] > needed[:1]:
+            needed = (found[0], *needed[1:])
         if found != needed:
             raise UsageError(f"{source.path}: {row.theirs} has shape {list(found)}; its config needs {list(needed)}.")
 
@@ -130,13 +142,20 @@ def import_tensors(
             result[row.ours[0]] = tensor
             continue
         tensor = tensor[0] if row.unsqueezed else tensor.T if row.transposed else tensor
+        tensor = tensor[-len(like[row.ours[0]]) :] if row.offset else tensor
         parts = torch.split(tensor, [like[name].shape[0] for name in row.ours])
         result |= {name: part.contiguous() for name, part in zip(row.ours, parts, strict=True)}
     return result
 
 
-def export_tensors(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None) -> dict[str, Tensor]:
-    """Convert our tensors to theirs; `order` is their order of a head's rows, None if it is the same."""
+def export_tensors(
+    rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None, offset: int = 0
+) -> dict[str, Tensor]:
+    """Convert our tensors to theirs.
+
+    order   their order of a head's rows, None if it is the same
+    offset  the number of unused first rows of their table of positions; they are written as zeros
+    """
     result: dict[str, Tensor] = {}
     exported: set[str] = set()
     for row in rows:
@@ -146,6 +165,8 @@ def export_tensors(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order:
         if row.heads and order is not None:
             tensor = reorder_heads(tensor, row.heads, order)
         tensor = tensor[None] if row.unsqueezed else tensor.T if row.transposed else tensor
+        if row.offset:
+            tensor = torch.cat([tensor.new_zeros(offset, tensor.shape[1]), tensor])
         result[row.theirs] = tensor.contiguous()
     return result
 

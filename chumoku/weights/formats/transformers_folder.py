@@ -146,13 +146,14 @@ def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
     family = find_family(config)
     rows = select_rows(family.rows(config), weights)
     order = None if family.pairing is None else head_order(family.pairing, config.pairing, config.head_width)
-    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order)
+    roles = tokenizers.target.roles
+    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order, offset=family.offset(roles))
     if family.name == "marian":
         tensors |= marian.extra_tensors(config)
     if config.head_kind == "vector":  # names have no prefix in a model without a head
         tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
     save_tensors(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    values = family.write(config, tokenizers.target.roles)
+    values = family.write(config, roles)
     values["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     source, target = (add_end_token(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
