@@ -36,6 +36,12 @@ def roberta(kind: str = "Roberta", task: str = "ForMaskedLM", **changes: Any) ->
     return getattr(transformers, f"{kind}{task}")(config)  # type: ignore[no-any-return]
 
 
+def distilbert(task: str = "ForMaskedLM", **changes: Any) -> nn.Module:
+    sizes = {"vocab_size": VOCABULARY, "dim": 35, "n_layers": 3, "n_heads": 5, "hidden_dim": 41}
+    config = transformers.DistilBertConfig(**{**sizes, "max_position_embeddings": 67, **changes})
+    return getattr(transformers, f"DistilBert{task}")(config)  # type: ignore[no-any-return]
+
+
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "roberta": roberta,
     "roberta untied": lambda: roberta(tie_word_embeddings=False),
@@ -44,6 +50,9 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "roberta two segments": lambda: roberta(type_vocab_size=2),
     "xlm-roberta": lambda: roberta("XLMRoberta"),
     "camembert": lambda: roberta("Camembert"),
+    "distilbert": distilbert,
+    "distilbert untied": lambda: distilbert(tie_word_embeddings=False, activation="relu"),
+    "distilbert body": lambda: distilbert("Model", dim=30, sinusoidal_pos_embds=True),
 }
 WRITTEN = {"roberta two segments": "bert", "roberta body": "bert", "xlm-roberta": "roberta", "camembert": "roberta"}
 
@@ -86,7 +95,7 @@ def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path
     folder = export(first, tmp_path / "ours")
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     assert kind == WRITTEN.get(name, name.split()[0])
-    auto = transformers.AutoModelForMaskedLM if hasattr(theirs, "lm_head") else transformers.AutoModel
+    auto = transformers.AutoModelForMaskedLM if "body" not in name else transformers.AutoModel
     ours, expected = outputs_of_both(first, auto.from_pretrained(folder).eval())
     assert (ours - expected).abs().max() <= CLOSE
     again = load(folder).model
@@ -107,9 +116,9 @@ def test_tables_and_tensors_correspond(name: str, tmp_path: Path) -> None:
     assert transformers_rows(config) is not None
 
 
-@pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "distilbert"])
 def test_conversions_are_certified(name: str, tmp_path: Path) -> None:
-    """The probes have the padding token too, which has no position in these families."""
+    """The probes have the padding token too, which has no position in RoBERTa."""
     save_variant(name, tmp_path / "theirs")
     certificate = convert(tmp_path / "theirs", tmp_path / "out", to="transformers")
     assert certificate.checked

@@ -10,6 +10,7 @@ from __future__ import annotations
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.weights.families.bert import BERT
+from chumoku.weights.families.distilbert import DISTILBERT
 from chumoku.weights.families.family import Family
 from chumoku.weights.families.gpt2 import GPT2
 from chumoku.weights.families.llama import LLAMA
@@ -21,7 +22,7 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(GPT2, LLAMA),
-        *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT),  # with one segment, RoBERTa comes first
+        *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT),  # with one segment, RoBERTa comes first
         *(MARIAN,),
     )
 }
