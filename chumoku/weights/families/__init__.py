@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
+from chumoku.weights.families.bart import BART, MBART
 from chumoku.weights.families.bert import BERT
 from chumoku.weights.families.distilbert import DISTILBERT
 from chumoku.weights.families.family import Family
@@ -23,7 +24,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(GPT2, LLAMA),
         *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT),  # with one segment, RoBERTa comes first
-        *(MARIAN,),
+        *(MARIAN, BART, MBART),
     )
 }
 

@@ -103,6 +103,13 @@ def make_config(values: Mapping[str, Any]) -> ModelConfig:
         raise UsageError(f"The model's config is not valid here: {error}") from error
 
 
+def check_length(source: Source, name: str, length: int) -> None:
+    """Refuse a table that does not have as many rows as its config says; a missing table is reported later."""
+    found = source.shapes.get(name, (length,))
+    if found[:1] != (length,):
+        raise UsageError(f"{source.path}: {name} has shape {list(found)}; its config needs {length} rows.")
+
+
 def their_name(value: str, names: Mapping[str, str]) -> str:
     """Their name for our value: the first key of `names` that maps to it."""
     return next(theirs for theirs, ours in names.items() if ours == value)

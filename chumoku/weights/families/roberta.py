@@ -13,7 +13,7 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
 from chumoku.weights.families import bert
-from chumoku.weights.families.family import Family, Values, make_config, read_number, require
+from chumoku.weights.families.family import Family, Values, check_length, make_config, read_number, require
 from chumoku.weights.families.table import Row, Source, linear_rows, norm_rows, tensor_row
 
 EMBEDDING, POSITIONS = "roberta.embeddings.word_embeddings.weight", "roberta.embeddings.position_embeddings.weight"
@@ -34,9 +34,7 @@ def read(values: Values, source: Source) -> ModelConfig:
     if head["head"] == "masked":
         require(values, "RoBERTa with a head", {"hidden_act": ("gelu",)})  # its head has GELU in any case
     length, padding = read_number(values, "max_position_embeddings", 512), read_number(values, "pad_token_id", 1)
-    stored = source.shapes.get(POSITIONS)
-    if stored is not None and stored[0] != length:
-        raise UsageError(f"{source.path}: {POSITIONS} has {stored[0]} rows; its config needs {length}.")
+    check_length(source, POSITIONS, length)
     return make_config({
         **bert.read_body(values, "RoBERTa"),
         "context": length - padding - 1,

@@ -1,0 +1,143 @@
+"""Encoder-decoder families compared with transformers: import, export, cached decoding and certificates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from bundles import byte_tokenizer
+from foreign import VOCABULARY, randomize, save_model
+from torch import Tensor, nn
+
+from chumoku.decoding.beam import search
+from chumoku.errors import UsageError
+from chumoku.models.build import build
+from chumoku.models.model import Model
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.bundle_weights import tensors_of
+from chumoku.weights.convert import convert
+from chumoku.weights.families import find_family
+from chumoku.weights.families.table import select_rows
+from chumoku.weights.formats.transformers_folder import write_folder
+from chumoku.weights.open_model import load
+
+CLOSE = 1e-5
+
+
+def bart(kind: str = "Bart", **changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": 30, "max_position_embeddings": 67}
+    for side, depth in (("encoder", 3), ("decoder", 2)):
+        sizes |= {f"{side}_layers": depth, f"{side}_attention_heads": 5, f"{side}_ffn_dim": 41}
+    sizes |= {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None}
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **changes})
+    return getattr(transformers, f"{kind}ForConditionalGeneration")(config)  # type: ignore[no-any-return]
+
+
+VARIANTS: dict[str, Callable[[], nn.Module]] = {
+    "bart": bart,
+    "bart scaled": lambda: bart(scale_embedding=True, activation_function="relu"),
+    "mbart": lambda: bart("MBart", scale_embedding=True),
+}
+
+
+def randomize_all(theirs: nn.Module) -> nn.Module:
+    """Randomize learned positions too."""
+    generator = torch.Generator().manual_seed(5)
+    for name, parameter in randomize(theirs).named_parameters():
+        if "embed_positions" in name:
+            parameter.data.normal_(0, 0.3, generator=generator)
+    return theirs
+
+
+def save_variant(name: str, folder: Path) -> nn.Module:
+    theirs = randomize_all(VARIANTS[name]())
+    save_model(theirs, folder)
+    return theirs
+
+
+@torch.no_grad()
+def outputs_of_both(ours: Model, theirs: nn.Module) -> tuple[Tensor, Tensor]:
+    """Logits for two sources and targets without padding tokens; the second source is shorter."""
+    random = torch.Generator().manual_seed(0)
+    source, target = (torch.randint(4, VOCABULARY, (2, length), generator=random) for length in (31, 29))
+    real = torch.arange(31) < torch.tensor([[31], [17]])
+    expected = theirs(input_ids=source, attention_mask=real.long(), decoder_input_ids=target).logits
+    return ours(source, target, source_mask=real).logits, expected
+
+
+def export(model: Model, folder: Path) -> Path:
+    folder.mkdir()
+    tokenizer = byte_tokenizer()
+    write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
+    return folder
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path / "theirs")
+    first = load(tmp_path / "theirs").model
+    ours, expected = outputs_of_both(first, theirs)
+    assert (ours - expected).abs().max() <= CLOSE
+    folder = export(first, tmp_path / "ours")
+    assert json.loads((folder / "config.json").read_text())["model_type"] == theirs.config.model_type
+    ours, expected = outputs_of_both(first, type(theirs).from_pretrained(folder).eval())
+    assert (ours - expected).abs().max() <= CLOSE
+    again = load(folder).model
+    assert again.config == first.config
+    tensors, others = tensors_of(first), tensors_of(again)
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_tables_and_tensors_correspond(name: str, tmp_path: Path) -> None:
+    save_variant(name, tmp_path)
+    config = load(tmp_path).model.config
+    names = tensors_of(build(config, device="meta"))
+    rows = select_rows(find_family(config).rows(config), names)
+    assert {ours for row in rows for ours in row.ours} == set(names)
+    assert len({row.theirs for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_cached_decoding_equals_transformers(name: str, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path)
+    ours = load(tmp_path).model
+    source = torch.randint(4, VOCABULARY, (3, 11), generator=torch.Generator().manual_seed(2))
+    real = torch.arange(11) < torch.tensor([[11], [5], [7]])
+    options = {"max_new_tokens": 13, "do_sample": False, "num_beams": 1, "bad_words_ids": [[0], [1]]}
+    expected = theirs.generate(source, attention_mask=real.long(), **options).tolist()
+    found = search(
+        ours, source, source_mask=real, begin=1, end=2, beam=1, limit=13, length_penalty=0.0, forbidden=[0, 1]
+    )  # fmt: skip
+    assert [row[0].tokens for row in found] == [[token for token in row if token > 2] for row in expected]
+
+
+@pytest.mark.parametrize("target", ["transformers", "ctranslate2"])
+@pytest.mark.parametrize("name", ["bart", "mbart"])
+def test_conversions_are_certified(name: str, target: str, tmp_path: Path) -> None:
+    save_variant(name, tmp_path / "theirs")
+    assert convert(tmp_path / "theirs", tmp_path / "out", to=target).checked
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("bart", "tie_word_embeddings", False),
+        ("bart", "decoder_ffn_dim", 43),
+        ("bart", "normalize_before", True),
+        ("mbart", "max_position_embeddings", 71),
+        ("mbart", "max_position_embeddings", 61),
+    ],
+)
+def test_unsupported_configs_are_refused(name: str, key: str, value: object, tmp_path: Path) -> None:
+    save_variant(name, tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(UsageError):
+        load(tmp_path)
