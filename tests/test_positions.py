@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -49,6 +50,16 @@ def test_sinusoidal_of_note_002() -> None:
 def test_sinusoidal_half_pairing_is_a_permutation() -> None:
     together, apart = (sinusoidal(torch.arange(7), 6, pairing=pairing) for pairing in ("interleaved", "half"))
     assert torch.equal(together[:, [0, 2, 4, 1, 3, 5]], apart)
+
+
+@pytest.mark.parametrize("width", [2, 7, 22])
+def test_sinusoidal_with_endpoint_equals_formula(width: int) -> None:
+    frequency = 10000.0 ** -np.linspace(0, 1, (width + 1) // 2)
+    angles = (np.arange(3) + 5)[:, None] * frequency
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width]
+    layer = SinusoidalPositions(width, pairing="half", endpoint=True, start=5)
+    found = layer(torch.arange(3), 3, torch.float64)
+    torch.testing.assert_close(found, torch.from_numpy(expected), atol=1e-12, rtol=0)
 
 
 def test_inner_products_depend_on_the_distance() -> None:

@@ -42,6 +42,8 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "bart": bart,
     "bart scaled": lambda: bart(scale_embedding=True, activation_function="relu"),
     "mbart": lambda: bart("MBart", scale_embedding=True),
+    "m2m100": lambda: bart("M2M100"),
+    "m2m100 unscaled": lambda: bart("M2M100", scale_embedding=False, activation_function="gelu"),
 }
 
 
@@ -119,7 +121,7 @@ def test_cached_decoding_equals_transformers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["transformers", "ctranslate2"])
-@pytest.mark.parametrize("name", ["bart", "mbart"])
+@pytest.mark.parametrize("name", ["bart", "mbart", "m2m100"])
 def test_conversions_are_certified(name: str, target: str, tmp_path: Path) -> None:
     save_variant(name, tmp_path / "theirs")
     assert convert(tmp_path / "theirs", tmp_path / "out", to=target).checked
@@ -133,6 +135,8 @@ def test_conversions_are_certified(name: str, target: str, tmp_path: Path) -> No
         ("bart", "normalize_before", True),
         ("mbart", "max_position_embeddings", 71),
         ("mbart", "max_position_embeddings", 61),
+        ("m2m100", "d_model", 29),
+        ("m2m100", "tie_word_embeddings", False),
     ],
 )
 def test_unsupported_configs_are_refused(name: str, key: str, value: object, tmp_path: Path) -> None:

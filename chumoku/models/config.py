@@ -28,6 +28,13 @@ class Dropout(Settings):
     sublayer: Rate = 0.0  # on the output of each sublayer, before the residual addition
 
 
+class SinusoidalSettings(Settings):
+    """Sinusoidal positions: the variant of fairseq."""
+
+    endpoint: bool = False  # the lowest frequency is exactly 1 / 10000
+    start: Annotated[int, Field(ge=0, le=1024)] = 0  # the number of the first position
+
+
 class RotarySettings(Settings):
     """Rotary positions: base frequency and scaling for long texts."""
 
@@ -164,6 +171,7 @@ class ModelConfig(Settings):
     position: Literal["sinusoidal", "learned", "relative", "alibi", "rotary", "none"] = "rotary"
     pairing: Literal["interleaved", "half"] = "interleaved"  # sinusoidal and rotary: which elements form a pair
     relative_clip: Annotated[int, Field(ge=1, le=1 << 16)] = 16
+    sinusoidal: SinusoidalSettings = SinusoidalSettings()
     rotary: RotarySettings = RotarySettings()
     attention_window: LargeSize | None = None  # self-attention sees only tokens less than this many positions away
 

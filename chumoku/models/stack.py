@@ -247,7 +247,10 @@ def make_norm(config: ModelConfig) -> nn.Module:
 def make_position(config: ModelConfig) -> SinusoidalPositions | LearnedPositions | None:
     match config.position:
         case "sinusoidal":
-            return SinusoidalPositions(config.width, pairing=config.pairing)
+            variant = config.sinusoidal
+            return SinusoidalPositions(
+                config.width, pairing=config.pairing, endpoint=variant.endpoint, start=variant.start
+            )
         case "learned":
             return LearnedPositions(config.context, config.width)
         case _:

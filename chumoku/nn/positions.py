@@ -1,6 +1,7 @@
 """Position encodings.
 
     sinusoidal   PE(i, 2d) = sin(i / 10000^{2d/D}),  PE(i, 2d+1) = cos(i / 10000^{2d/D}), added to the embedding
+                 with `endpoint` d/(D/2−1) instead of 2d/D, and i from `start`, as in fairseq
     learned      a table of vectors, one per position, added to the embedding
     relative     score(i, j) = (qᵢ·kⱼ + qᵢ·r_{i−j}) / √d_k,  i−j clipped to −c … c
     alibi        score(i, j) = qᵢ·kⱼ / √d_k − m_h |i−j|,  m_h = 2^{−8h/H} for head h = 1 … H
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,10 +33,12 @@ def sinusoidal(
     *,
     base: float = 10000.0,
     pairing: Pairing = "interleaved",
+    endpoint: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return PE [..., D] of positions [...]; `pairing` "half" puts all sines before all cosines."""
-    angles = positions[..., None].to(dtype) * frequencies(width, base=base, device=positions.device, dtype=dtype)
+    frequency = frequencies(width, base=base, endpoint=endpoint, device=positions.device, dtype=dtype)
+    angles = positions[..., None].to(dtype) * frequency
     sin, cos = angles.sin(), angles.cos()
     if pairing == "half":
         return torch.cat([sin, cos], dim=-1)[..., :width]
@@ -43,25 +46,42 @@ def sinusoidal(
 
 
 def frequencies(
-    width: int, *, base: float, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+    width: int,
+    *,
+    base: float,
+    endpoint: bool = False,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return 1 / base^{2d/D} for d = 0 … ⌈D/2⌉ − 1."""
-    return 1 / base ** (torch.arange(0, width, 2, device=device, dtype=dtype) / width)
+    """Return 1 / base^{2d/D} for d = 0 … ⌈D/2⌉ − 1; with `endpoint`, the last is 1 / base."""
+    even = torch.arange(0, width, 2, device=device, dtype=dtype)
+    return 1 / base ** (even / (max(1, 2 * len(even) - 2) if endpoint else width))
 
 
 class SinusoidalPositions(nn.Module):
     """The fixed sinusoidal encoding: positions → vectors, without parameters and without a maximum length."""
 
-    def __init__(self, width: int, *, base: float = 10000.0, pairing: Pairing = "interleaved") -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        base: float = 10000.0,
+        pairing: Pairing = "interleaved",
+        endpoint: bool = False,
+        start: int = 0,
+    ) -> None:
         super().__init__()
         self.width, self.base, self.pairing = width, base, pairing
+        self.endpoint, self.start = endpoint, start
 
     def forward(self, positions: Tensor, end: int, dtype: torch.dtype = torch.float32) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
-        return sinusoidal(positions, self.width, base=self.base, pairing=self.pairing, dtype=wide).to(dtype)
+        options: dict[str, Any] = {"base": self.base, "pairing": self.pairing, "endpoint": self.endpoint}
+        return sinusoidal(positions + self.start, self.width, **options, dtype=wide).to(dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.width}, base={self.base}, pairing={self.pairing}"
+        options = f"pairing={self.pairing}, endpoint={self.endpoint}, start={self.start}"
+        return f"{self.width}, base={self.base}, {options}"
 
 
 class LearnedPositions(nn.Module):

@@ -15,6 +15,7 @@ from chumoku.weights.families.distilbert import DISTILBERT
 from chumoku.weights.families.family import Family
 from chumoku.weights.families.gpt2 import GPT2
 from chumoku.weights.families.llama import LLAMA
+from chumoku.weights.families.m2m_100 import M2M_100
 from chumoku.weights.families.marian import MARIAN
 from chumoku.weights.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from chumoku.weights.families.table import Row
@@ -24,7 +25,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(GPT2, LLAMA),
         *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT),  # with one segment, RoBERTa comes first
-        *(MARIAN, BART, MBART),
+        *(MARIAN, BART, MBART, M2M_100),
     )
 }
 

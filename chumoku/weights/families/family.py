@@ -26,7 +26,11 @@ DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # defaults that follow 
     "source_vocabulary": lambda config: config.vocabulary,
     "head": lambda config: "masked" if config.kind == "encoder" else "next",
 }
-OFF: Mapping[str, tuple[Any, ...]] = {"attention_window": (None,)}
+OFF: Mapping[str, tuple[Any, ...]] = {
+    "attention_window": (None,),
+    "sinusoidal.endpoint": (False,),
+    "sinusoidal.start": (0,),
+}
 
 
 @dataclass(frozen=True)
