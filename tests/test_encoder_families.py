@@ -14,6 +14,7 @@ from bundles import byte_tokenizer
 from foreign import VOCABULARY, randomize, save_model
 from torch import Tensor, nn
 
+import chumoku
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
@@ -130,3 +131,47 @@ def test_a_cut_table_of_positions_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "max_position_embeddings": 61}))
     with pytest.raises(UsageError, match="61"):
         load(tmp_path)
+
+
+def save_sentence_encoder(folder: Path, pooling: str, **files: Any) -> nn.Module:
+    """A sentence-transformers folder as of E5 or BGE."""
+    theirs = randomize(roberta("XLMRoberta", "Model"))
+    save_model(theirs, folder)
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(files))
+    return theirs
+
+
+@pytest.mark.parametrize("pooling", ["mean_tokens", "cls_token"])
+@torch.no_grad()
+def test_sentence_encoders_with_prompts(pooling: str, tmp_path: Path) -> None:
+    prompts = {"query": "query: ", "passage": "passage: ", "other": "task: "}
+    theirs = save_sentence_encoder(tmp_path / "theirs", pooling, prompts=prompts, default_prompt_name="other")
+    pipeline = chumoku.load(tmp_path / "theirs")
+
+    def expected(text: str) -> Tensor:
+        hidden = theirs(torch.tensor([[*pipeline.tokenizer.encode(text), pipeline.tokenizer.roles.end]]))[0]
+        vector = hidden.mean(1) if pooling == "mean_tokens" else hidden[:, 0]
+        return nn.functional.normalize(vector)[0]
+
+    for prompt, before in (("query", "query: "), ("document", "passage: "), (None, "task: ")):
+        vector = pipeline.embed("a cat", prompt=prompt)
+        torch.testing.assert_close(vector, expected(before + "a cat"), atol=CLOSE, rtol=CLOSE)
+    again = load(export(pipeline.model, tmp_path / "ours"))
+    assert again.config == pipeline.model.config
+
+
+def test_unknown_prompts_are_refused(tmp_path: Path) -> None:
+    save_sentence_encoder(tmp_path, "mean_tokens", prompts={"query": "query: "})
+    pipeline = chumoku.load(tmp_path)
+    torch.testing.assert_close(pipeline.embed("query: a cat"), pipeline.embed("a cat", prompt="query"))
+    with pytest.raises(UsageError, match="no prompt 'document'"):
+        pipeline.embed("a cat", prompt="document")
+    for wrong in (["query: "], {"query": 7}):
+        (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"prompts": wrong}))
+        with pytest.raises(UsageError, match=r"prompts"):
+            load(tmp_path)

@@ -28,6 +28,14 @@ class Dropout(Settings):
     sublayer: Rate = 0.0  # on the output of each sublayer, before the residual addition
 
 
+class Prompts(Settings):
+    """Texts that a sentence encoder was trained to read before another, such as "query: "."""
+
+    query: Annotated[str, Field(max_length=4096)] = ""
+    document: Annotated[str, Field(max_length=4096)] = ""
+    default: Annotated[str, Field(max_length=4096)] = ""  # if neither is chosen
+
+
 class SinusoidalSettings(Settings):
     """Sinusoidal positions: the variant of fairseq."""
 
@@ -190,6 +198,7 @@ class ModelConfig(Settings):
     head: Literal["next", "masked", "vector"] | None = None  # default: "next", for encoders "masked"
     pooling: Literal["mean", "first"] = "mean"
     normalize: bool = True  # scale pooled vectors to length 1
+    prompts: Prompts = Prompts()
     max_seq_length: LargeSize | None = None  # encoders: longer texts are truncated to this many tokens
 
     dropout: Dropout = Dropout()

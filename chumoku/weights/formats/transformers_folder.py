@@ -1,7 +1,8 @@
 """Read and write model folders of the transformers and sentence-transformers libraries.
 
 config.json · model.safetensors (or several files and model.safetensors.index.json) · tokenizer files
-sentence-transformers adds modules.json, 1_Pooling/config.json and sentence_bert_config.json
+sentence-transformers adds modules.json, 1_Pooling/config.json, sentence_bert_config.json and
+config_sentence_transformers.json
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from chumoku.weights.instantiate import build_from_source
 
 INDEX = "model.safetensors.index.json"
 MODULES, POOLING, SENTENCE_CONFIG = "modules.json", "1_Pooling", "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 
 
@@ -110,9 +112,25 @@ def read_pooling(config: ModelConfig, folder: Path) -> ModelConfig:
         raise UsageError(
             f"{folder / POOLING} pools by {', '.join(sorted(modes))[:100]}; only mean or cls pooling is supported."
         )
+    if not values.get("include_prompt", True):
+        raise UsageError(f"{folder / POOLING} leaves the prompt out of the mean, which is not supported.")
     normalize = "Normalize" in kinds
     changes = {"head": "vector", "pooling": known[modes.pop()], "normalize": normalize, "output_bias": False}
+    changes["prompts"] = read_prompts(folder)
     return make_config({**settings_to_dict(config), **changes, **read_max_seq_length(folder, config)})
+
+
+def read_prompts(folder: Path) -> dict[str, Any]:
+    """The prompts for queries and documents, and the default one, of sentence-transformers' config file."""
+    if not os.path.lexists(folder / PROMPTS):
+        return {}
+    values = read_json(file_inside(folder, PROMPTS), max_bytes=1 << 20)
+    prompts = values.get("prompts") or {}
+    if not isinstance(prompts, dict):
+        raise UsageError(f"The prompts in {folder / PROMPTS} must be an object.")
+    names = {"query": ("query",), "document": ("document", "passage"), "default": (values.get("default_prompt_name"),)}
+    found = {ours: next((prompts[name] for name in theirs if name in prompts), "") for ours, theirs in names.items()}
+    return {ours: prompt for ours, prompt in found.items() if prompt}
 
 
 def read_max_seq_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
@@ -194,3 +212,6 @@ def write_modules(folder: Path, config: ModelConfig) -> None:
     # If it is null, sentence-transformers uses the model's context length.
     length = {"max_seq_length": config.max_seq_length, "do_lower_case": False}
     (folder / SENTENCE_CONFIG).write_text(json.dumps(length, indent=1), encoding="utf-8")
+    prompts = settings_to_dict(config.prompts)
+    values = {"prompts": prompts, "default_prompt_name": "default" if config.prompts.default else None}
+    (folder / PROMPTS).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
