@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,7 +23,7 @@ def embed(
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare.")] = None,
     file: Annotated[Path | None, typer.Option(help="More texts: the non-empty lines of this file.")] = None,
     prompt: Annotated[
-        str | None, typer.Option(help="Put the model's prompt before each text: query or document.")
+        Literal["query", "document"] | None, typer.Option(help="Put the model's prompt before each text.")
     ] = None,
     adapter: Adapter = None,
     precision: Precision = None,
