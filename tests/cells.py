@@ -16,7 +16,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 
 KINDS = ("encoder", "decoder", "encoder-decoder")
-POSITIONS = ("sinusoidal", "learned", "relative", "alibi", "rotary", "none")
+POSITIONS = ("sinusoidal", "learned", "relative", "relative_bias", "alibi", "rotary", "none")
 NORMS = ("layer", "rms", "batch")
 PLACEMENTS = ("pre", "post")
 FEEDFORWARDS = ("relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu", "experts")
@@ -53,6 +53,8 @@ class Cell(NamedTuple):
             "experts": 5 if expert else 0,
             "position": self.position,
             "relative_clip": 4,
+            "relative_buckets": 7,
+            "relative_max_distance": 11,
             "attention_window": self.window,
             "norm": self.norm,
             "placement": self.placement,

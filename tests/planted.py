@@ -825,6 +825,7 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "decoder, learned, post, relu": fresh("decoder", position="learned", placement="post", feedforward="relu"),
     "decoder, relative, geglu, one key head": fresh("decoder", position="relative", feedforward="geglu", kv_heads=1),
     "decoder, alibi": fresh("decoder", position="alibi", norm="rms"),
+    "translator, relative bias": fresh("encoder-decoder", position="relative_bias"),
     "decoder, window": fresh("decoder", attention_window=5),
     "decoder, no positions, untied": fresh("decoder", position="none", tie_output=False, output_bias=True),
     "decoder, experts": fresh("decoder", experts=5, feedforward="swiglu", norm="rms", bias=False),

@@ -58,6 +58,8 @@ HOSTILE: list[dict[str, object]] = [
     {"position": "rotary", "width": 12, "heads": 4},
     {"pairing": "halves"},
     *({"sinusoidal": {"start": bad}} for bad in (-1, 10**30, NAN, "7", 2.5)),
+    *({"relative_buckets": bad} for bad in (3, 10**30, NAN, "7", 2.5)),
+    {"relative_buckets": 14, "relative_max_distance": 7},
     {"sinusoidal": {"endpoint": 2}},
     {"sinusoidal": {"end": True}},
     {"placement": "first"},

@@ -433,6 +433,7 @@ def test_which_engine_a_model_gets() -> None:
     for odd in (
         random_model("decoder", "relative"),
         random_model("decoder", "alibi"),
+        random_model("decoder", "relative_bias"),
         random_model("decoder", "rotary", attention_window=5),
         random_model("decoder", "none", experts=3),
         copy.deepcopy(random_model("decoder", "none")).double(),

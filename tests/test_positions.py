@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from chumoku.errors import LengthError, ShapeError
 from chumoku.nn import (
     AlibiPositions,
     LearnedPositions,
+    RelativeBias,
     RelativePositions,
     RotaryPositions,
     RotaryScaling,
@@ -95,6 +97,20 @@ def test_relative_equals_formula() -> None:
         for j in range(11):
             row = relative.table[max(-2, min(2, i - j)) + 2]
             torch.testing.assert_close(bias[:, :, i, j], query[:, :, i] @ row / math.sqrt(7), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (7, 11), (5, 3)])
+def test_relative_bias_equals_t5s(causal: bool, buckets: int, max_distance: int) -> None:
+    layer = RelativeBias(buckets, 3, max_distance=max_distance, causal=causal)
+    torch.nn.init.normal_(layer.table)
+    distances = torch.arange(199)[:, None] - torch.arange(211)[None]
+    expected = T5Attention._relative_position_bucket(-distances, not causal, buckets, max_distance)
+    assert torch.equal(layer.bucket(distances), expected)
+    bias = layer(distances, torch.float32)
+    assert bias.shape == (1, 3, 199, 211)
+    assert torch.equal(bias[0, 2], layer.table[expected, 2])
+    assert torch.equal(layer(distances[None].expand(5, -1, -1), torch.float32), bias.expand(5, -1, -1, -1))
 
 
 def test_alibi_equals_formula() -> None:

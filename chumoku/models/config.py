@@ -18,6 +18,7 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e12)]
 
 MAX_PARAMETERS = 10**13
+SCORE_POSITIONS = ("relative", "relative_bias", "alibi")  # positions that are added to the attention scores
 
 
 class Dropout(Settings):
@@ -108,6 +109,12 @@ def _check_shared_vocabulary(c: Any) -> str | None:
     return f"one table cannot serve vocabulary = {c.vocabulary} and source_vocabulary = {c.source_vocabulary}."
 
 
+def _check_buckets(c: Any) -> str | None:
+    if 2 * c.relative_max_distance > c.relative_buckets:
+        return None
+    return f"half of relative_buckets = {c.relative_buckets} have one distance each; choose a larger distance."
+
+
 def _check_experts_per_token(c: Any) -> str | None:
     if c.experts in (0, 1) or c.experts_per_token <= c.experts:
         return None
@@ -176,9 +183,11 @@ class ModelConfig(Settings):
     experts: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one feed-forward for all tokens
     experts_per_token: Annotated[int, Field(ge=1, le=1024)] = 2
 
-    position: Literal["sinusoidal", "learned", "relative", "alibi", "rotary", "none"] = "rotary"
+    position: Literal["sinusoidal", "learned", "relative", "relative_bias", "alibi", "rotary", "none"] = "rotary"
     pairing: Literal["interleaved", "half"] = "interleaved"  # sinusoidal and rotary: which elements form a pair
     relative_clip: Annotated[int, Field(ge=1, le=1 << 16)] = 16
+    relative_buckets: Annotated[int, Field(ge=4, le=1 << 16)] = 32  # relative_bias: number of learned biases per head
+    relative_max_distance: LargeSize = 128  # relative_bias: from here on, distances share one bias
     sinusoidal: SinusoidalSettings = SinusoidalSettings()
     rotary: RotarySettings = RotarySettings()
     attention_window: LargeSize | None = None  # self-attention sees only tokens less than this many positions away
@@ -231,6 +240,7 @@ class ModelConfig(Settings):
         _only_for_encoder_decoder("source_vocabulary", None),
         _only_for_encoder_decoder("share_embeddings", False),
         Rule(("share_embeddings", "vocabulary", "source_vocabulary"), _check_shared_vocabulary),
+        Rule(("relative_max_distance", "relative_buckets"), _check_buckets),
         Rule(("experts",), _check_experts),
         Rule(("experts_per_token", "experts"), _check_experts_per_token),
         Rule(("head", "kind"), _check_head),

@@ -129,6 +129,7 @@ class Sizes:
             "positions": [
                 (learned * self.stacks, c.context, width),
                 (relative * self.depth, 2 * c.relative_clip + 1, c.head_width),
+                ((c.position == "relative_bias") * self.stacks, c.relative_buckets, c.heads),
             ],
             "attention": [
                 *(
@@ -170,7 +171,8 @@ class Sizes:
         if c.position == "alibi":  # one bias for the whole stack if no key is hidden, otherwise one for each block
             encoder = c.encoder_depth if c.attention_window else min(c.encoder_depth, 1)
             return (encoder + c.decoder_depth) * c.heads * length * length
-        return self.depth * length * length if c.attention_window else 0
+        buckets = 2 * self.stacks * length * length if c.position == "relative_bias" else 0  # in int64
+        return buckets + (self.depth * length * length if c.attention_window else 0)
 
     def activations_per_token(self, length: int) -> int:
         """Return how many numbers autograd stores per token, without dropout (measured to within 10 %)."""
@@ -182,6 +184,8 @@ class Sizes:
             position = width
         elif c.position == "relative":  # the gradient of the bias needs the attention weights
             position = 2 * width + c.heads * (2 * c.relative_clip + 1 + length)
+        elif c.position == "relative_bias":
+            position = c.heads * length
         feedforward = 2 * width + self.active_experts * c.hidden * (4 if self.gated else 2)
         feedforward += bool(c.experts) * self.active_experts * 3 * width
         norms = (c.norm == "rms") * (2 * self.depth + self.cross_attentions) * width

@@ -26,6 +26,7 @@ from chumoku.nn.packing import Packing, make_packing, positions_from_starts
 from chumoku.nn.positions import (
     AlibiPositions,
     LearnedPositions,
+    RelativeBias,
     RelativePositions,
     RotaryPositions,
     RotaryScaling,
@@ -72,6 +73,7 @@ class Stack(nn.Module):
         self.rotary = make_rotary(config)
         self.relative = config.position == "relative"
         self.alibi = AlibiPositions(config.heads) if config.position == "alibi" else None
+        self.relative_bias = make_relative_bias(config, causal=causal)
         self.window = config.attention_window
         self.segment = Embedding(config.segments, config.width) if config.segments else None
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
@@ -168,10 +170,11 @@ class Stack(nn.Module):
         if self.window is not None:
             near = masks.window(distances(), self.window)
             allowed = near if allowed is None else allowed & near
+        bias = self.alibi or self.relative_bias
         return AttentionContext(
             mask=allowed,
             causal=self.causal and not ragged,
-            bias=None if self.alibi is None else self.alibi(distances(), dtype),
+            bias=None if bias is None else bias(distances(), dtype),
             rotation=rotation if packing is None else store_rotation(rotation),
             distances=distances() if self.relative else None,
             packing=packing,
@@ -211,7 +214,7 @@ class Stack(nn.Module):
         memory: Memory | None,
         cache: Cache | None,
     ) -> None:
-        if self.relative or self.alibi is not None or self.window is not None:
+        if self.relative or self.alibi or self.relative_bias or self.window is not None:
             raise ShapeError("Packed rows work with sinusoidal, learned, rotary or no positions, and without a window.")
         if mask is not None or positions is not None or cache is not None:
             raise ShapeError("A packed row has starts instead of a mask and positions, and no cache.")
@@ -255,6 +258,13 @@ def make_position(config: ModelConfig) -> SinusoidalPositions | LearnedPositions
             return LearnedPositions(config.context, config.width)
         case _:
             return None
+
+
+def make_relative_bias(config: ModelConfig, *, causal: bool) -> RelativeBias | None:
+    if config.position != "relative_bias":
+        return None
+    distance = config.relative_max_distance
+    return RelativeBias(config.relative_buckets, config.heads, max_distance=distance, causal=causal)
 
 
 def make_rotary(config: ModelConfig) -> RotaryPositions | None:
