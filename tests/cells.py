@@ -1,6 +1,7 @@
 """Every combination ("cell") of kind × position × norm × placement × feed-forward × kv_heads, as small models.
 
-Every kind × position × kv_heads also has a cell with an attention window.
+Every kind × position × kv_heads also has a cell with an attention window, and every kind has cells with the other
+placements and with each of EXTRAS.
 """
 
 from __future__ import annotations
@@ -24,6 +25,18 @@ KV_HEADS = (3, 1)
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, CONTEXT = 29, 30, 3, 37, 23
 WINDOW = 3  # shorter than the lengths of the tests
+YARN = {"scaling": "yarn", "factor": 4.0, "high": 8.0, "original": 16, "attention_factor": 1.3}
+EXTRAS: dict[str, dict[str, object]] = {
+    "": {},
+    "head norms": {"head_width": 14, "query_key_norm": "head", "attention_bias": "qkv", "bias": False},
+    "joint norms": {"query_key_norm": "all", "attention_scale": 0.4, "attention_bias": "none"},
+    "caps": {"score_cap": 3.0, "logit_cap": 5.0},
+    "unit offset": {"norm": "rms", "norm_unit_offset": True, "query_key_norm": "head"},
+    "parallel": {"parallel": True, "rotary": {"share": 0.6}},
+    "full attention": {"attention_window": WINDOW, "full_attention_every": 2, "rotary": {"local_base": 77.0}},
+    "no positions": {"no_position_every": 2},
+    "yarn": {"rotary": YARN},
+}
 
 
 class Cell(NamedTuple):
@@ -34,9 +47,12 @@ class Cell(NamedTuple):
     feedforward: str = "gelu"
     kv_heads: int = 3
     window: int | None = None
+    extra: str = ""
 
     def __str__(self) -> str:
-        return "-".join(map(str, self[:6] if self.window is None else self))
+        return "-".join(
+            [*map(str, self[:6] if self.window is None else self[:7]), *([self.extra] if self.extra else [])]
+        )
 
     def config(self, **changes: object) -> ModelConfig:
         expert = self.feedforward == "experts"
@@ -60,13 +76,22 @@ class Cell(NamedTuple):
             "placement": self.placement,
             "initialization": "xavier",
         }
-        return ModelConfig(**{**values, **changes})  # type: ignore[arg-type]
+        return ModelConfig(**{**values, **EXTRAS[self.extra], **changes})  # type: ignore[arg-type]
 
 
 CELLS = [Cell(*values) for values in itertools.product(KINDS, POSITIONS, NORMS, PLACEMENTS, FEEDFORWARDS, KV_HEADS)]
 CELLS += [
     Cell(kind, position, kv_heads=kv_heads, window=WINDOW)
     for kind, position, kv_heads in itertools.product(KINDS, POSITIONS, KV_HEADS)
+]
+CELLS += [
+    Cell(kind, kv_heads=1, norm="rms" if extra == "unit offset" else "layer", extra=extra)
+    for kind, extra in itertools.product(KINDS, EXTRAS)
+    if extra and not (extra == "parallel" and kind == "encoder-decoder")
+]
+CELLS += [
+    Cell(kind, norm=norm, placement=placement, feedforward="geglu_tanh")
+    for kind, norm, placement in itertools.product(KINDS, NORMS, ("output", "sandwich"))
 ]
 
 

@@ -134,5 +134,5 @@ def check_engine(factory: Factory, model: Model, *, seed: int = 0, turns: int = 
         sizes.append(mirror.engine.nbytes)
     config = model.config
     positions = CAPACITY + (2 * 11 if mirror.sourced else 0)
-    bound = config.decoder_depth * 2 * ROWS * config.key_heads * positions * config.head_width * 8
+    bound = config.decoder_depth * 2 * ROWS * config.key_heads * positions * config.key_width * 8
     assert 0 < max(sizes) <= bound

@@ -317,6 +317,17 @@ def lose_a_token(usual: Any) -> Any:
     return forward
 
 
+query_norm_missing = change_model(
+    "decoder",
+    lambda model: wrap_forward(model.decoder.blocks[1].attention.query_norm, lambda usual: lambda x: x),
+    query_key_norm="head",
+)
+cached_window_off_by_one = replace_method(
+    masks,
+    "window",
+    lambda usual: lambda distances, size: usual(distances, size + (distances.shape[-2] < distances.shape[-1])),
+    attention_window=5,
+)
 experts_lose_a_token = replace_method(MixtureOfExperts, "forward", lose_a_token, experts=5, feedforward="swiglu")
 
 # Training.
@@ -682,6 +693,8 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "cache ignores the source mask": PlantedBug("cache", cache_ignores_the_source_mask, ("engine",)),
     "fused kernel of another scale": PlantedBug("fused", fused_with_another_scale),
     "fused norm of another variance": PlantedBug("fused", fused_norm_of_another_variance, ("engine",)),
+    "query norm missing": PlantedBug("fused", query_norm_missing, ("gradients",)),
+    "cached window off by one": PlantedBug("cache", cached_window_off_by_one, ("engine",)),
     "experts lose a token": PlantedBug("fused", experts_lose_a_token, ("future", "cache", "engine", "padding")),
     "mean of means": PlantedBug("accumulation", mean_of_means),
     "only the last batch counts": PlantedBug("accumulation", with_objective(ZeroGradObjective, "encoder-decoder")),
@@ -819,6 +832,11 @@ def fresh(kind: str, **model: Any) -> Callable[[Subjects], Any]:
 
 DROPOUT = {"embedding": 0.1, "attention": 0.2, "sublayer": 0.1}
 PAPER = {"position": "sinusoidal", "placement": "post", "scale_embedding": True, "share_embeddings": True}
+GEMMA = {
+    **{"norm": "rms", "norm_unit_offset": True, "placement": "sandwich", "query_key_norm": "head", "bias": False},
+    **{"attention_window": 5, "full_attention_every": 2, "rotary": {"local_base": 77.0}, "feedforward": "geglu_tanh"},
+    **{"head_width": 10, "attention_scale": 0.3, "score_cap": 5.0, "logit_cap": 7.0, "scale_embedding": True},
+}
 HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "decoder": fresh("decoder"),
     "decoder, sinusoidal, rms, swiglu": fresh("decoder", position="sinusoidal", norm="rms", feedforward="swiglu"),
@@ -827,6 +845,9 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "decoder, alibi": fresh("decoder", position="alibi", norm="rms"),
     "translator, relative bias": fresh("encoder-decoder", position="relative_bias"),
     "decoder, window": fresh("decoder", attention_window=5),
+    "decoder like Gemma": fresh("decoder", **GEMMA),
+    "decoder like OLMo 2": fresh("decoder", norm="rms", placement="output", query_key_norm="all", bias=False),
+    "decoder like GPT-NeoX": fresh("decoder", parallel=True, rotary={"share": 0.25}),
     "decoder, no positions, untied": fresh("decoder", position="none", tie_output=False, output_bias=True),
     "decoder, experts": fresh("decoder", experts=5, feedforward="swiglu", norm="rms", bias=False),
     "decoder, xavier, dropout": fresh("decoder", initialization="xavier", dropout=DROPOUT),

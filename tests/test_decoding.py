@@ -524,7 +524,7 @@ def test_engines_stay_small_for_different_lengths(letters: Tokenizer, monkeypatc
     model, prompts = varied_model("decoder", "none"), [[5]] * 12 + [[7] * 90]
     written = generate(model, prompts, max_new_tokens=2)
     config = model.config
-    position = 2 * 4 * config.decoder_depth * config.key_heads * config.head_width
+    position = 2 * 4 * config.decoder_depth * config.key_heads * config.key_width
     monkeypatch.setattr(generate_module, "MEMORY", 5 * 92 * position)
     assert generate(model, prompts, max_new_tokens=2) == written
     assert sizes == [13 * 92, 5 * 92]

@@ -145,7 +145,7 @@ def fields_of_a_llama(model: Model) -> dict[str, Any]:
         "llama.feed_forward_length": config.hidden,
         "llama.attention.head_count": config.heads,
         "llama.attention.head_count_kv": config.key_heads,
-        "llama.rope.dimension_count": config.head_width,
+        "llama.rope.dimension_count": config.key_width,
         "llama.rope.freq_base": config.rotary.base,
         "llama.attention.layer_norm_rms_epsilon": config.norm_epsilon,
         "llama.vocab_size": config.vocabulary,

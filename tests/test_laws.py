@@ -25,10 +25,10 @@ one = settings(max_examples=1, deadline=None, derandomize=False, database=None, 
 
 
 def rows(cells: list[Cell]) -> dict[str, list[Cell]]:
-    """The cells of each kind, position, norm and placement: every feed-forward and both kv_heads."""
+    """The cells of each kind, position, norm, placement and extra: every feed-forward and both kv_heads."""
     found: dict[str, list[Cell]] = {}
     for cell in cells:
-        found.setdefault("-".join(cell[:4]), []).append(cell)
+        found.setdefault("-".join([*cell[:4], *([cell.extra] if cell.extra else [])]), []).append(cell)
     return found
 
 
@@ -73,7 +73,8 @@ def check_gradients(cell: Cell) -> None:
 
 def has_no_effect(cell: Cell, name: str) -> bool:
     """The bias of keys adds the same number to all scores of a query; softmax cancels it if keys are not rotated."""
-    return name.endswith("attention.key.bias") and ("cross" in name or cell.position != "rotary")
+    unrotated = "cross" in name or cell.position != "rotary" or (cell.extra == "no positions" and ".1." in name)
+    return name.endswith("attention.key.bias") and unrotated
 
 
 # Broken models.

@@ -107,12 +107,12 @@ def test_feedforward_equals_formula_at_every_position(kind: str, bias: bool) -> 
         "gelu_tanh": lambda z: 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z**3))),
         "silu": lambda z: z / (1 + torch.exp(-z)),
     }
-    function |= {"geglu": function["gelu"], "swiglu": function["silu"]}
+    function |= {"geglu": function["gelu"], "geglu_tanh": function["gelu_tanh"], "swiglu": function["silu"]}
     hidden = linear(ours.up, x)
     hidden = function[kind](hidden) if ours.gate is None else function[kind](linear(ours.gate, x)) * hidden
     assert_close(ours(x), linear(ours.down, hidden))
     assert_close(ours(x)[:, 3], ours(x[:, 3:4])[:, 0])
-    assert (ours.gate is not None) == (kind in ("geglu", "swiglu"))
+    assert (ours.gate is not None) == (kind in ("geglu", "geglu_tanh", "swiglu"))
 
 
 @pytest.mark.sample(4)

@@ -115,7 +115,7 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
             assert torch.allclose(torch.tensor(numbers["weights"]).double(), recorded, atol=1e-5)
             heads = tape[f"{address}.heads"][0, head, place].double()
             assert torch.allclose(torch.tensor(numbers["context"]).double(), heads, rtol=1e-4, atol=1e-4)
-            scaled = torch.tensor(numbers["scores"]) / math.sqrt(config.head_width)
+            scaled = torch.tensor(numbers["scores"]) / math.sqrt(config.key_width)
             assert torch.allclose(scaled, torch.tensor(numbers["scaled"]), rtol=1e-4, atol=1e-5)
             assert len(numbers["keys"]) == len(numbers["values"]) == len(numbers["masked"]) == len(recorded)
             assert [weight == 0 for weight in numbers["weights"]] >= numbers["masked"]

@@ -115,21 +115,19 @@ def test_recorded_tensors_follow_the_formulas(cell: Cell) -> None:
             for attention in ("attention", "cross_attention"):
                 if f"{here}.{attention}.output" in tape:
                     check_weights(tape, f"{here}.{attention}")
-                    x = (
-                        tape[f"{here}.{attention}_norm"]
-                        if cell.placement == "post"
-                        else x + tape[f"{here}.{attention}.output"]
-                    )
-                    assert_close(x, tape[f"{here}.after_{attention}"])
-            check_hidden(
-                tape,
-                block.feedforward,
-                f"{here}.feedforward",
-                tape[f"{here}.feedforward_norm"] if cell.placement == "pre" else x,
-            )
-            if cell.placement == "pre":
-                assert_close(x + tape[f"{here}.feedforward.output"], tape[f"{here}.output"])
-            x = tape[f"{here}.output"]
+                    after = tape[f"{here}.after_{attention}"]
+                    assert_close(after_sublayer(tape, x, f"{here}.{attention}", cell.placement), after)
+                    start, x = x, after
+            normalized = cell.placement in ("pre", "sandwich")
+            given = tape[f"{here}.feedforward_norm"] if normalized else start if model.config.parallel else x
+            check_hidden(tape, block.feedforward, f"{here}.feedforward", given)
+            x = after_sublayer(tape, x, f"{here}.feedforward", cell.placement)
+            assert_close(x, tape[f"{here}.output"])
+
+
+def after_sublayer(tape: Tape, x: torch.Tensor, path: str, placement: str) -> torch.Tensor:
+    added = {"pre": f"{path}.output", "output": f"{path}_norm", "sandwich": f"{path}_output_norm"}
+    return tape[f"{path}_norm"] if placement == "post" else x + tape[added[placement]]
 
 
 def assert_close(one: torch.Tensor, other: torch.Tensor) -> None:

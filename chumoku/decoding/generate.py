@@ -154,7 +154,7 @@ def make_scheduler(model: DecoderModel, requests: Sequence[Request], engine: Eng
     if engine is None:
         capacity = max((len(request.prompt) + request.max_new_tokens for request in requests), default=1)
         config = model.config
-        row_bytes = 2 * 4 * config.decoder_depth * config.key_heads * config.head_width * longest(model, capacity)
+        row_bytes = 2 * 4 * config.decoder_depth * config.key_heads * config.key_width * longest(model, capacity)
         engine = open_engine(model, rows=max(1, min(ROWS, len(requests), MEMORY // row_bytes)), capacity=capacity)
     scheduler = Scheduler(engine, queue=len(requests), chunk=TOGETHER)
     for request in requests:

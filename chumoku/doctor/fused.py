@@ -70,7 +70,7 @@ def plain(module: nn.Module, x: Tensor) -> Tensor:
     if isinstance(module, LayerNorm):
         return layer_norm(x, module.gamma, module.beta, module.epsilon)
     if isinstance(module, RMSNorm):
-        return rms_norm(x, module.gamma, module.epsilon)
+        return rms_norm(x, module.factor(), module.epsilon)
     return module.plain(x)  # type: ignore[operator, no-any-return]
 
 

@@ -79,7 +79,9 @@ def load(
     rows  the family's table, if the file has the transformers library's names
     """
     folder = Path(folder)
-    config, known, table = read_adapter_config(folder), adaptable_matrices(model), map_matrices(model, rows)
+    config, known = read_adapter_config(folder), adaptable_matrices(model)
+    # Our names too: the adapter may have been saved before its model's family was supported.
+    table = {**map_matrices(model, None), **map_matrices(model, rows)}
     adapters = {}
     for mapping, adapter in _read_tensors(folder / WEIGHTS, config, table, known):
         for path, part in to_ours(mapping, known, adapter).items():

@@ -1,6 +1,6 @@
 """The settings of a model: one key for every choice in the notes.
 
-kind × position × attention window × norm × placement × feed-forward (or experts) × heads and key/value heads
+kind × position × attention window × norm × placement × feed-forward (or experts) × heads and key/value heads × …
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from chumoku.config import Rule, Settings
+from chumoku.models import config_rules as rules
 
 Size = Annotated[int, Field(ge=1, le=1 << 16)]
 LargeSize = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -48,15 +49,20 @@ class RotarySettings(Settings):
     """Rotary positions: base frequency and scaling for long texts."""
 
     base: Positive = 10000.0
-    scaling: Literal["none", "linear", "llama3"] = "none"
+    local_base: Positive | None = None  # of layers with an attention window, without scaling; default: as all layers
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # how much of each head's width is rotated, its first elements
+    scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
     factor: Annotated[float, Field(ge=1.0, le=1e6)] = 1.0  # the longest text, as a multiple of the trained length
-    low: Positive = 1.0  # llama3: wavelengths above original / low are scaled
-    high: Positive = 4.0  # llama3: wavelengths below original / high are not
-    original: LargeSize = 8192  # llama3: the context before scaling
+    low: Positive = 1.0  # llama3 and yarn: wavelengths above original / low are scaled
+    high: Positive = 4.0  # llama3 and yarn (usually 32): wavelengths below original / high are not
+    original: LargeSize = 8192  # llama3 and yarn: the context before scaling
+    attention_factor: Positive | None = None  # yarn: cos and sin are multiplied by it; default: 0.1 ln(factor) + 1
 
     RULES = (
         Rule(("low", "high"), lambda c: _check_low_below_high(c)),
         Rule(("factor", "scaling"), lambda c: _check_scaling(c)),
+        Rule(("base", "scaling"), rules.check_yarn_base),
+        Rule(("attention_factor", "scaling"), rules.check_attention_factor),
     )
 
 
@@ -73,7 +79,7 @@ def _check_scaling(c: Any) -> str | None:
 
 
 def _check_heads(c: Any) -> str | None:
-    if c.width % c.heads == 0:
+    if c.head_width is not None or c.width % c.heads == 0:
         return None
     near = sorted((n for n in range(1, min(c.width, 4096) + 1) if c.width % n == 0), key=lambda n: abs(n - c.heads))
     return f"{c.heads} heads do not divide width = {c.width}; {' or '.join(map(str, sorted(near[:2])))} would."
@@ -83,15 +89,6 @@ def _check_kv_heads(c: Any) -> str | None:
     if c.kv_heads is None or c.heads % c.kv_heads == 0:
         return None
     return f"{c.kv_heads} key/value heads cannot be shared evenly by heads = {c.heads}; use a divisor of it."
-
-
-def _check_rotary_head_width(c: Any) -> str | None:
-    if c.position != "rotary" or c.width % c.heads or (c.width // c.heads) % 2 == 0:
-        return None
-    return (
-        f"rotary positions need an even head width, and width / heads = {c.width // c.heads} is odd; "
-        "change heads or width, or choose another position."
-    )
 
 
 def _only_for_encoder_decoder(key: str, default: Any) -> Rule:
@@ -152,7 +149,8 @@ def _check_parameters(c: Any) -> str | None:
     hidden = 4 * c.width if c.feedforward_width is None else c.feedforward_width
     depth = c.layers + (c.encoder_layers or c.layers) * (c.kind == "encoder-decoder")
     tables = 2 * c.vocabulary + (c.source_vocabulary or 0) + c.context * (c.position == "learned")
-    rough = depth * c.width * (8 * c.width + 3 * hidden * max(1, c.experts)) + tables * c.width
+    heads = c.width if c.head_width is None else c.heads * c.head_width
+    rough = depth * c.width * (8 * heads + 3 * hidden * max(1, c.experts)) + tables * c.width
     if rough <= MAX_PARAMETERS:
         return None
     return f"these sizes give about {rough:.1e} parameters, more than any machine can hold; choose smaller ones."
@@ -160,7 +158,7 @@ def _check_parameters(c: Any) -> str | None:
 
 _SIZE_KEYS = (
     *("width", "layers", "encoder_layers", "kind", "vocabulary", "source_vocabulary"),
-    *("feedforward_width", "experts", "position", "context"),
+    *("feedforward_width", "experts", "position", "context", "heads", "head_width"),
 )
 
 
@@ -177,8 +175,9 @@ class ModelConfig(Settings):
     encoder_layers: Annotated[int, Field(ge=1, le=1024)] | None = None  # default: `layers`
     heads: Annotated[int, Field(ge=1, le=1024)] = 4
     kv_heads: Annotated[int, Field(ge=1, le=1024)] | None = None  # default: `heads`
+    head_width: Size | None = None  # default: width / heads
 
-    feedforward: Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"] = "gelu"
+    feedforward: Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "geglu_tanh", "swiglu"] = "gelu"
     feedforward_width: Annotated[int, Field(ge=1, le=1 << 20)] | None = None  # default: 4 × width
     experts: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one feed-forward for all tokens
     experts_per_token: Annotated[int, Field(ge=1, le=1024)] = 2
@@ -190,11 +189,22 @@ class ModelConfig(Settings):
     relative_max_distance: LargeSize = 128  # relative_bias: from here on, distances share one bias
     sinusoidal: SinusoidalSettings = SinusoidalSettings()
     rotary: RotarySettings = RotarySettings()
+    no_position_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer rotates nothing
     attention_window: LargeSize | None = None  # self-attention sees only tokens less than this many positions away
+    full_attention_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer has no window
+
+    attention_bias: Literal["none", "qkv", "all"] | None = None  # "qkv": not in the output; default: as in `bias`
+    query_key_norm: Literal["none", "head", "all"] = (
+        "none"  # RMS norm of queries and keys: each head's, or all together
+    )
+    attention_scale: Positive | None = None  # multiplies q·k; default: 1 / √head_width
+    score_cap: Positive | None = None  # soft-capping of attention scores: c · tanh(score / c)
 
     norm: Literal["layer", "rms", "batch"] = "layer"
     norm_epsilon: Annotated[float, Field(gt=0.0, le=0.1)] = 1e-5
-    placement: Literal["pre", "post"] = "pre"
+    norm_unit_offset: bool = False  # RMS norms multiply by 1 + γ instead of γ, as in Gemma
+    placement: Literal["pre", "post", "output", "sandwich"] = "pre"
+    parallel: bool = False  # attention and feed-forward both read the block's input, as in GPT-NeoX
     bias: bool = True  # in every linear layer
 
     scale_embedding: bool = False  # √D · embedding, as in note 000
@@ -203,6 +213,7 @@ class ModelConfig(Settings):
     share_embeddings: bool = False  # one table for encoder and decoder
     tie_output: bool = True  # the output matrix is the embedding table
     output_bias: bool = False
+    logit_cap: Positive | None = None  # soft-capping of the logits
 
     head: Literal["next", "masked", "vector"] | None = None  # default: "next", for encoders "masked"
     pooling: Literal["mean", "first"] = "mean"
@@ -229,13 +240,24 @@ class ModelConfig(Settings):
         **dict.fromkeys(("tie_word_embeddings", "tie_weights"), "tie_output"),
         **dict.fromkeys(("cross_attention", "is_encoder_decoder", "add_cross_attention"), "kind (encoder-decoder)"),
         **dict.fromkeys(("sliding_window", "window", "window_size", "local_window_size"), "attention_window"),
+        **dict.fromkeys(("head_dim", "head_size", "d_kv"), "head_width"),
+        "qk_norm": "query_key_norm",
+        "attn_logit_softcapping": "score_cap",
+        "final_logit_softcapping": "logit_cap",
+        "use_parallel_residual": "parallel",
+        "partial_rotary_factor": "rotary.share",
         "num_experts": "experts",
         "type_vocab_size": "segments",
     }
     RULES = (
-        Rule(("heads", "width"), _check_heads),
+        Rule(("heads", "width", "head_width"), _check_heads),
         Rule(("kv_heads", "heads"), _check_kv_heads),
-        Rule(("position", "width", "heads"), _check_rotary_head_width),
+        Rule(("position", "width", "heads", "head_width", "rotary"), rules.check_rotary_head_width),
+        Rule(("rotary", "position", "attention_window"), rules.check_rotary_keys),
+        Rule(("full_attention_every", "attention_window"), rules.check_full_attention),
+        Rule(("no_position_every", "position"), rules.check_no_position),
+        Rule(("norm_unit_offset", "norm"), rules.check_unit_offset),
+        Rule(("parallel", "placement", "kind"), rules.check_parallel),
         _only_for_encoder_decoder("encoder_layers", None),
         _only_for_encoder_decoder("source_vocabulary", None),
         _only_for_encoder_decoder("share_embeddings", False),
@@ -250,8 +272,31 @@ class ModelConfig(Settings):
     )
 
     @property
-    def head_width(self) -> int:
-        return self.width // self.heads
+    def key_width(self) -> int:
+        """The width of each head's queries, keys and values."""
+        return self.width // self.heads if self.head_width is None else self.head_width
+
+    @property
+    def biased_attention(self) -> Literal["none", "qkv", "all"]:
+        """The linear layers of attention that have a bias."""
+        if self.attention_bias is not None:
+            return self.attention_bias
+        return "all" if self.bias else "none"
+
+    @property
+    def rotated_width(self) -> int:
+        """How many elements of each head rotary positions rotate."""
+        return round(self.key_width * self.rotary.share)
+
+    def is_local(self, layer: int) -> bool:
+        """Return True if this layer, numbered from 0, has the attention window."""
+        every = self.full_attention_every
+        return self.attention_window is not None and (every is None or (layer + 1) % every != 0)
+
+    def is_rotated(self, layer: int) -> bool:
+        """Return True if this layer, numbered from 0, has rotary positions."""
+        every = self.no_position_every
+        return self.position == "rotary" and (every is None or (layer + 1) % every != 0)
 
     @property
     def key_heads(self) -> int:

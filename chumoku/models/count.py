@@ -1,8 +1,8 @@
 """Config → parameters by part, FLOPs per token and memory, without building the model.
 
-attention      2 D·D + 2 D·G·K (4 D² when every head has its own keys), plus biases
+attention      2 D·H·K + 2 D·G·K (4 D² when every head has its own keys and H·K = D), plus biases
 feed-forward   2 D·F, gated 3 D·F, times the experts
-FLOPs          2 per weight that multiplies a token, and 4·D·S per attention for scores and weighted values
+FLOPs          2 per weight that multiplies a token, and 4·H·K·S per attention for scores and weighted values
 training       forward + backward = 3 × forward;  weights + gradients + two Adam moments = 16 bytes per parameter
 decoding       weights, and 2·L·G·K numbers per token for the cache
 
@@ -88,7 +88,7 @@ def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, pre
     return Count(
         parts=parts,
         active=parameters - unused,
-        forward_flops=2 * sizes.weights_per_token() + 4 * sizes.attentions * config.width * length,
+        forward_flops=2 * sizes.weights_per_token() + 4 * sizes.attentions * sizes.query_width * length,
         training_bytes=16 * parameters,
         activation_bytes=4 * (batch * length * sizes.activations_per_token(length) + sizes.stored_masks(length)),
         weight_bytes=int(parameters * BYTES[precision]),
@@ -108,8 +108,9 @@ class Sizes:
         self.cross_attentions = config.decoder_depth if config.kind == "encoder-decoder" else 0
         self.attentions = self.depth + self.cross_attentions
         self.stacks = bool(config.encoder_depth) + bool(config.decoder_depth)
-        self.kv_width = config.key_heads * config.head_width
-        self.gated = config.feedforward in ("geglu", "swiglu")
+        self.query_width = config.heads * config.key_width
+        self.kv_width = config.key_heads * config.key_width
+        self.gated = config.feedforward in ("geglu", "geglu_tanh", "swiglu")
         self.experts = max(1, config.experts)
         self.active_experts = config.experts_per_token if config.experts else 1
         self.masked = config.head_kind == "masked"
@@ -121,30 +122,32 @@ class Sizes:
         c, width = self.config, self.config.width
         separate = c.kind == "encoder-decoder" and not c.share_embeddings
         learned, relative = c.position == "learned", c.position == "relative"
-        norms = 2 * self.depth + self.cross_attentions + self.masked
-        norms += self.stacks * ((c.placement == "pre") + c.embedding_norm)
+        norms = self.block_norms() + self.masked + self.stacks * ((c.placement != "post") + c.embedding_norm)
+        query_key_norm = {"none": 0, "head": 2 * c.key_width, "all": self.query_width + self.kv_width}[c.query_key_norm]
+        biases = {"none": 0, "qkv": self.query_width + 2 * self.kv_width}
+        biases["all"] = biases["qkv"] + width
         logits = c.head_kind != "vector"
         return {
             "embeddings": [(c.vocabulary, width), (separate * c.source_tokens, width), (c.segments, width)],
             "positions": [
                 (learned * self.stacks, c.context, width),
-                (relative * self.depth, 2 * c.relative_clip + 1, c.head_width),
+                (relative * self.depth, 2 * c.relative_clip + 1, c.key_width),
                 ((c.position == "relative_bias") * self.stacks, c.relative_buckets, c.heads),
             ],
             "attention": [
                 *(
                     [(self.attentions, 4, width, width)]
-                    if self.kv_width == width
-                    else [(self.attentions, 2, width, width), (self.attentions, 2, width, self.kv_width)]
+                    if self.kv_width == self.query_width == width
+                    else [(self.attentions, 2, width, self.query_width), (self.attentions, 2, width, self.kv_width)]
                 ),
-                (self.attentions, c.bias * (2 * width + 2 * self.kv_width)),
+                (self.attentions, biases[c.biased_attention]),
             ],
             "feedforward": [
                 (self.depth, self.experts, *self.feedforward),
                 (self.depth, self.experts, self.feedforward_bias),
                 (self.depth, c.experts, width),
             ],
-            "norms": [(norms, width if c.norm == "rms" else 2 * width)],
+            "norms": [(norms, width if c.norm == "rms" else 2 * width), (self.attentions, query_key_norm)],
             "head": [
                 (logits and not c.tie_output, c.vocabulary, width),
                 (logits and c.output_bias, c.vocabulary),
@@ -153,10 +156,14 @@ class Sizes:
             ],
         }
 
+    def block_norms(self) -> int:
+        """Return the number of norms of all blocks, without those of queries and keys."""
+        return (2 * self.depth + self.cross_attentions) * (2 if self.config.placement == "sandwich" else 1)
+
     def weights_per_token(self) -> int:
         """Return the number of weights that multiply each token: matrices and logits, without embedding tables."""
         c, width = self.config, self.config.width
-        attention = 2 * width * width + 2 * width * self.kv_width
+        attention = 2 * width * (self.query_width + self.kv_width)
         feedforward = self.active_experts * math.prod(self.feedforward) + c.experts * width
         logits = (c.head_kind != "vector") * c.vocabulary * width + self.masked * width * width
         return self.attentions * attention + self.depth * feedforward + logits
@@ -171,23 +178,29 @@ class Sizes:
         if c.position == "alibi":  # one bias for the whole stack if no key is hidden, otherwise one for each block
             encoder = c.encoder_depth if c.attention_window else min(c.encoder_depth, 1)
             return (encoder + c.decoder_depth) * c.heads * length * length
-        buckets = 2 * self.stacks * length * length if c.position == "relative_bias" else 0  # in int64
-        return buckets + (self.depth * length * length if c.attention_window else 0)
+        local = sum(c.is_local(layer) for depth in (c.encoder_depth, c.decoder_depth) for layer in range(depth))
+        buckets = 2 * self.stacks if c.position == "relative_bias" else 0  # in int64
+        return (local + buckets) * length * length
 
     def activations_per_token(self, length: int) -> int:
         """Return how many numbers autograd stores per token, without dropout (measured to within 10 %)."""
         c, width = self.config, self.config.width
         # Input and normalized input; queries and output of the heads; keys and values.
-        attention = 2 * width + 2 * width + 2 * self.kv_width
+        attention = 2 * width + 2 * self.query_width + 2 * self.kv_width
+        if c.query_key_norm != "none":
+            attention += 2 * (self.query_width + self.kv_width)
+        if c.score_cap is not None:  # no fused kernel: capped scores and weights, before and after the mask
+            attention += 3 * c.heads * length - self.query_width
         position = 0
         if c.position == "rotary" and c.pairing == "interleaved":
-            position = width
+            position = self.query_width
         elif c.position == "relative":  # the gradient of the bias needs the attention weights
-            position = 2 * width + c.heads * (2 * c.relative_clip + 1 + length)
+            position = 2 * self.query_width + c.heads * (2 * c.relative_clip + 1 + length)
         elif c.position == "relative_bias":
             position = c.heads * length
         feedforward = 2 * width + self.active_experts * c.hidden * (4 if self.gated else 2)
         feedforward += bool(c.experts) * self.active_experts * 3 * width
-        norms = (c.norm == "rms") * (2 * self.depth + self.cross_attentions) * width
-        ends = self.stacks * 2 * width + (c.head_kind != "vector") * c.vocabulary
-        return self.attentions * attention + self.depth * (position + feedforward) + norms + ends
+        norms = ((c.norm == "rms") + (c.placement == "sandwich") / 2) * self.block_norms() * width
+        logits = (c.head_kind != "vector") * c.vocabulary * (1 if c.logit_cap is None else 2)
+        ends = self.stacks * 2 * width + logits
+        return self.attentions * attention + self.depth * (position + feedforward) + int(norms) + ends

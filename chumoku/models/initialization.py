@@ -37,7 +37,8 @@ def make_rules(config: ModelConfig) -> list[tuple[str, Fill]]:
     if config.kind == "encoder-decoder":
         additions["decoder"] = 3 * config.decoder_depth
     everywhere: list[tuple[str, Fill]] = [
-        ("**.{gamma,variance}", constant(1.0)),
+        ("**.gamma", constant(0.0 if config.norm_unit_offset else 1.0)),
+        ("**.variance", constant(1.0)),
         ("**.{beta,mean}", constant(0.0)),
         ("**.{bias,up_bias,gate_bias,down_bias}", constant(0.0)),
     ]

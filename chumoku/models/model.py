@@ -19,6 +19,7 @@ from chumoku.models.stack import Memory, Stack, pack
 from chumoku.nn.cache import Cache
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.moe import RouterLosses
+from chumoku.nn.soft_cap import soft_cap
 from chumoku.nn.tap import tap
 
 
@@ -47,6 +48,10 @@ class Model(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
+    def compute_logits(self, head: nn.Module, hidden: Tensor, table: Tensor) -> Tensor:
+        """Return the logits of the head, soft-capped if the config has a logit_cap; `table` is the embedding."""
+        return soft_cap(head(hidden, table), self.config.logit_cap)
+
     def _new_losses(self) -> RouterLosses | None:
         return RouterLosses() if self.training and self.config.experts else None
 
@@ -56,7 +61,7 @@ class Model(nn.Module):
             batch,
             capacity,
             kv_heads=self.config.key_heads,
-            head_width=self.config.head_width,
+            head_width=self.config.key_width,
             dtype=self.dtype,
             device=self.device,
         )
@@ -93,7 +98,7 @@ class EncoderModel(Model):
         hidden = self.encoder(tokens, mask=mask, positions=positions, segments=segments, losses=losses)
         logits = None
         if self.head is not None:
-            logits = tap(self, "logits", self.head(hidden, self.encoder.embedding.table))
+            logits = tap(self, "logits", self.compute_logits(self.head, hidden, self.encoder.embedding.table))
         real = mask if mask is not None and mask.ndim == 2 else None
         vector = pool(hidden, real, kind=self.config.pooling, normalize=self.config.normalize)
         return Output(logits, hidden, vector=tap(self, "vector", vector), losses=losses)
@@ -128,7 +133,7 @@ class DecoderModel(Model):
         check_lengths(cache, tokens, lengths)
         losses = self._new_losses()
         hidden = self.decoder(tokens, mask=mask, positions=positions, cache=cache, losses=losses)
-        logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
+        logits = tap(self, "logits", self.compute_logits(self.head, hidden, self.decoder.embedding.table))
         return Output(logits, hidden, cache=advance_cache(cache, tokens, lengths), losses=losses)
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
@@ -207,7 +212,7 @@ class EncoderDecoderModel(Model):
             raise ShapeError(f"There must be as many sources ({memory.batch}) as targets ({target.shape[0]}).")
         packing = None if starts is None else pack(target, starts)
         hidden = self.decoder(target, mask=mask, packing=packing, memory=memory, cache=cache, losses=losses)
-        logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
+        logits = tap(self, "logits", self.compute_logits(self.head, hidden, self.decoder.embedding.table))
         return Output(logits, hidden, cache=advance_cache(cache, target, lengths), losses=losses)
 
     def new_cache(self, memory: Memory, capacity: int) -> Cache:

@@ -67,18 +67,21 @@ class Stack(nn.Module):
         super().__init__()
         self.causal, self.context = causal, config.context
         self.dropout = config.dropout.embedding
-        self.kv_heads, self.head_width = config.key_heads, config.head_width
+        self.kv_heads, self.head_width = config.key_heads, config.key_width
         self.embedding = embedding
         self.position = make_position(config)
         self.rotary = make_rotary(config)
+        self.local_rotary = make_local_rotary(config)
         self.relative = config.position == "relative"
         self.alibi = AlibiPositions(config.heads) if config.position == "alibi" else None
         self.relative_bias = make_relative_bias(config, causal=causal)
         self.window = config.attention_window
+        # For each layer, whether it has the window and whether it has rotary positions.
+        self.layer_kinds = tuple((config.is_local(layer), config.is_rotated(layer)) for layer in range(depth))
         self.segment = Embedding(config.segments, config.width) if config.segments else None
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
         self.blocks = nn.ModuleList(make_block(config, cross=cross) for _ in range(depth))
-        self.norm = make_norm(config) if config.placement == "pre" else None
+        self.norm = None if config.placement == "post" else make_norm(config)
 
     def forward(
         self,
@@ -111,14 +114,19 @@ class Stack(nn.Module):
         elif positions is None:
             positions = torch.arange(length, device=tokens.device) if cache is None else cache.positions(length)
         x = self.embed(tokens, positions, end, segments)
-        context = self.attention_context(positions, end, mask=mask, packing=packing, cache=cache, dtype=x.dtype)
+        contexts = {
+            kind: self.attention_context(
+                positions, end, mask=mask, packing=packing, cache=cache, dtype=x.dtype, local=kind[0], rotated=kind[1]
+            )
+            for kind in dict.fromkeys(self.layer_kinds)
+        }
         if losses is not None:
             losses = losses.for_tokens(mask if mask is not None and mask.ndim == 2 else None)
         memory_context = UNMASKED if memory is None else memory.attention_context(packing)
         for layer, block in enumerate(self.blocks):
             x = block(
                 x,
-                context=context,
+                context=contexts[self.layer_kinds[layer]],
                 memory=None if memory is None else memory.layer(layer),
                 memory_context=memory_context,
                 cache=None if cache is None else cache.layer(layer, positions),
@@ -152,8 +160,14 @@ class Stack(nn.Module):
         packing: Packing | None = None,
         cache: Cache | None,
         dtype: torch.dtype,
+        local: bool = True,
+        rotated: bool = True,
     ) -> AttentionContext:
-        """Return the masks and positions for attention, the same for every block."""
+        """Return the masks and positions for attention, the same for every layer of one kind.
+
+        local: with the attention window, if the model has one.
+        rotated: with rotary positions, if the model has them.
+        """
         ragged = cache is not None and cache.lengths is not None
         if ragged:
             allowed: Tensor | None = masks.causal_at(positions, end)
@@ -166,8 +180,9 @@ class Stack(nn.Module):
             keys = positions if cache is None else torch.arange(end, device=positions.device)
             return positions[..., :, None] - keys[..., None, :]
 
-        rotation = None if self.rotary is None else self.rotary(positions, dtype)
-        if self.window is not None:
+        rotary = self.local_rotary if local and self.local_rotary is not None else self.rotary
+        rotation = rotary(positions, dtype) if rotated and rotary is not None else None
+        if local and self.window is not None:
             near = masks.window(distances(), self.window)
             allowed = near if allowed is None else allowed & near
         bias = self.alibi or self.relative_bias
@@ -243,8 +258,14 @@ def store_rotation(rotation: Rotation | None) -> Rotation | None:
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
-    kinds = {"layer": LayerNorm, "rms": RMSNorm, "batch": BatchNorm}
-    return kinds[config.norm](config.width, epsilon=config.norm_epsilon)
+    if config.norm == "rms":
+        return make_rms_norm(config, config.width)
+    kind = LayerNorm if config.norm == "layer" else BatchNorm
+    return kind(config.width, epsilon=config.norm_epsilon)
+
+
+def make_rms_norm(config: ModelConfig, width: int) -> RMSNorm:
+    return RMSNorm(width, epsilon=config.norm_epsilon, unit_offset=config.norm_unit_offset)
 
 
 def make_position(config: ModelConfig) -> SinusoidalPositions | LearnedPositions | None:
@@ -273,19 +294,41 @@ def make_rotary(config: ModelConfig) -> RotaryPositions | None:
     rotary, scaling = config.rotary, None
     if rotary.scaling != "none":
         scaling = RotaryScaling(
-            rotary.scaling, rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original
+            rotary.scaling,
+            rotary.factor,
+            low=rotary.low,
+            high=rotary.high,
+            original=rotary.original,
+            attention_factor=rotary.attention_factor,
         )
-    return RotaryPositions(config.head_width, base=rotary.base, pairing=config.pairing, scaling=scaling)
+    return RotaryPositions(config.rotated_width, base=rotary.base, pairing=config.pairing, scaling=scaling)
+
+
+def make_local_rotary(config: ModelConfig) -> RotaryPositions | None:
+    """The rotary positions of layers with a window, if they have their own base."""
+    base = config.rotary.local_base
+    return None if base is None else RotaryPositions(config.rotated_width, base=base, pairing=config.pairing)
 
 
 def make_attention(config: ModelConfig, *, relative: bool) -> Attention:
+    def norm(heads: int) -> RMSNorm | None:
+        if config.query_key_norm == "none":
+            return None
+        return make_rms_norm(config, config.key_width * (heads if config.query_key_norm == "all" else 1))
+
     return Attention(
         config.width,
         config.heads,
         kv_heads=config.key_heads,
-        bias=config.bias,
+        head_width=config.key_width,
+        bias=config.biased_attention != "none",
+        output_bias=config.biased_attention == "all",
         dropout=config.dropout.attention,
-        relative=RelativePositions(config.relative_clip, config.head_width) if relative else None,
+        relative=RelativePositions(config.relative_clip, config.key_width) if relative else None,
+        query_norm=norm(config.heads),
+        key_norm=norm(config.key_heads),
+        scale=config.attention_scale,
+        score_cap=config.score_cap,
     )
 
 
@@ -308,6 +351,7 @@ def make_block(config: ModelConfig, *, cross: bool) -> Block:
         make_feedforward(config),
         norm=lambda: make_norm(config),
         placement=config.placement,
+        parallel=config.parallel,
         cross_attention=make_attention(config, relative=False) if cross else None,
         dropout=config.dropout.sublayer,
     )

@@ -23,9 +23,11 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue, LayerCache
+from chumoku.nn.norms import RMSNorm
 from chumoku.nn.packing import Packing, has_kernel
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.positions import RelativePositions, Rotation, rotate
+from chumoku.nn.soft_cap import soft_cap
 from chumoku.nn.tap import is_recorded, tap
 
 
@@ -38,6 +40,7 @@ def attend(
     bias: Tensor | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the output softmax(Q Kᵀ / √d_k + bias) V [B, H, T, K] and the weights [B, H, T, S].
 
@@ -45,8 +48,9 @@ def attend(
     bias: added to the scores.
     causal: hide later keys from each query; the last query has the position of the last key.
     dropout: probability of dropping a weight. The returned weights are those before dropout.
+    cap: limits the scores by soft-capping.
     """
-    _, weights = compute_attention_weights(query, key, mask=mask, bias=bias, causal=causal)
+    _, weights = compute_attention_weights(query, key, mask=mask, bias=bias, causal=causal, cap=cap)
     return F.dropout(weights, dropout) @ repeat_kv(value, query), weights
 
 
@@ -57,11 +61,13 @@ def compute_attention_weights(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     causal: bool = False,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the scores Q Kᵀ / √d_k + bias and their softmax over the allowed keys, both [B, H, T, S]."""
     scores = query @ repeat_kv(key, query).transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
+    scores = soft_cap(scores, cap)
     allowed = combine_masks(query, key, mask=mask, causal=causal)
     weights = mask_scores(scores, allowed).softmax(-1)
     return scores, weights if allowed is None else weights.masked_fill(~allowed, 0.0)
@@ -169,7 +175,12 @@ class Attention(nn.Module):
     """Multi-head attention with query, key, value and output projections: [B, T, D] → [B, T, D].
 
     kv_heads: number of key/value heads, a divisor of `heads`; by default `heads`.
+    head_width: width of each head; by default width / heads.
+    output_bias: whether the output projection has a bias; by default as the others, `bias`.
     relative: the relative position bias to add to the scores, if any.
+    query_norm, key_norm: RMS norms over each head's width, or over all heads together.
+    scale: multiplies q·k in the scores; by default 1 / √head_width.
+    score_cap: limits the scores by soft-capping, for which there is no fused kernel.
     """
 
     TAPS = ("queries", "keys", "values", "scores", "masked_scores", "weights", "heads", "output")
@@ -180,23 +191,32 @@ class Attention(nn.Module):
         heads: int,
         *,
         kv_heads: int | None = None,
+        head_width: int | None = None,
         bias: bool = True,
+        output_bias: bool | None = None,
         dropout: float = 0.0,
         relative: RelativePositions | None = None,
+        query_norm: RMSNorm | None = None,
+        key_norm: RMSNorm | None = None,
+        scale: float | None = None,
+        score_cap: float | None = None,
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
-        if min(width, heads, kv_heads) < 1 or width % heads or heads % kv_heads:
+        if min(width, heads, kv_heads) < 1 or (head_width is None and width % heads) or heads % kv_heads:
             raise ShapeError(
                 f"The width ({width}) must be a multiple of the heads ({heads}), and the heads a multiple of the "
                 f"key/value heads ({kv_heads})."
             )
-        self.head_width = width // heads
-        self.dropout = dropout
-        self.query = nn.Linear(width, width, bias=bias)
+        self.head_width = width // heads if head_width is None else head_width
+        self.dropout, self.score_cap = dropout, score_cap
+        # The formula divides scores by √K; queries multiplied by this give any other scale.
+        self.query_factor = 1.0 if scale is None else scale * math.sqrt(self.head_width)
+        self.query = nn.Linear(width, heads * self.head_width, bias=bias)
         self.key = nn.Linear(width, kv_heads * self.head_width, bias=bias)
         self.value = nn.Linear(width, kv_heads * self.head_width, bias=bias)
-        self.output = nn.Linear(width, width, bias=bias)
+        self.output = nn.Linear(heads * self.head_width, width, bias=bias if output_bias is None else output_bias)
+        self.query_norm, self.key_norm = query_norm, key_norm
         self.relative = relative
 
     def forward(
@@ -215,8 +235,10 @@ class Attention(nn.Module):
         if source is None and self._can_fuse_projections():
             query, key, value = self._project_fused(x)
         else:
-            query = self._split(self.query(x))
+            query = self._split(self.query(x), self.query_norm)
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
+        if self.query_factor != 1.0:
+            query = query * self.query_factor
         if context.rotation is not None:
             query, key = rotate(query, context.rotation), rotate(key, context.rotation)
         if cache is not None:
@@ -229,7 +251,7 @@ class Attention(nn.Module):
 
     def project(self, source: Tensor) -> KeyValue:
         """Return the keys and values of a sequence. Cross-attention computes them once for all steps."""
-        return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
+        return KeyValue(self._split(self.key(source), self.key_norm), self._split(self.value(source)))
 
     def extra_repr(self) -> str:
         heads, kv_heads = (part.out_features // self.head_width for part in (self.query, self.key))
@@ -238,9 +260,9 @@ class Attention(nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         causal, bias = context.causal, context.bias
-        if plain_formulas():
-            mask = context.dense_mask()
-            return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)[0]
+        if plain_formulas() or self.score_cap is not None:
+            mask, cap = context.dense_mask(), self.score_cap
+            return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout, cap=cap)[0]
         if context.packing is not None:
             if dropout:
                 raise ShapeError("Packed rows have no dropout of attention weights: set dropout.attention to 0.")
@@ -260,10 +282,12 @@ class Attention(nn.Module):
         bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
         qkv = F.linear(x, torch.cat([part.weight for part in parts]), bias)
         query, key, value = torch.split(qkv, [part.out_features for part in parts], dim=-1)
-        return self._split(query), self._split(key), self._split(value)
+        return self._split(query, self.query_norm), self._split(key, self.key_norm), self._split(value)
 
-    def _split(self, x: Tensor) -> Tensor:
-        """[B, T, H·K] → [B, H, T, K]"""
+    def _split(self, x: Tensor, norm: RMSNorm | None = None) -> Tensor:
+        """[B, T, H·K] → [B, H, T, K], normalized over as many elements as the norm has: K or H·K."""
+        if norm is not None:
+            x = norm(x.view(*x.shape[:-1], -1, len(norm.gamma))).flatten(-2)
         return x.view(*x.shape[:-1], -1, self.head_width).transpose(1, 2)
 
     def _bias(self, query: Tensor, context: AttentionContext) -> Tensor | None:
@@ -282,7 +306,7 @@ class Attention(nn.Module):
             with torch.no_grad():
                 mask = context.dense_mask()
                 scores, weights = compute_attention_weights(
-                    query, key, mask=mask, bias=context.bias, causal=context.causal
+                    query, key, mask=mask, bias=context.bias, causal=context.causal, cap=self.score_cap
                 )
                 allowed = combine_masks(query, key, mask=mask, causal=context.causal)
             tap(self, "scores", scores)

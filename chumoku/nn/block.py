@@ -1,7 +1,11 @@
 """The Transformer block: attention, then feed-forward, each with a residual connection.
 
-pre    x ← x + f(norm(x))
-post   x ← norm(x + f(x))          for f = attention, cross-attention (decoders with an encoder), feed-forward
+pre        x ← x + f(norm(x))
+post       x ← norm(x + f(x))
+output     x ← x + norm(f(x))
+sandwich   x ← x + norm'(f(norm(x)))   for f = attention, cross-attention (decoders with an encoder), feed-forward
+
+parallel   x ← x + attention(norm(x)) + feedforward(norm(x))
 """
 
 from __future__ import annotations
@@ -19,20 +23,23 @@ from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.tap import tap
 
-Placement = Literal["pre", "post"]
+Placement = Literal["pre", "post", "output", "sandwich"]
 
 
 class Block(nn.Module):
     """One block built from the given parts: [B, T, D] → [B, T, D].
 
-    norm: creates one norm; it is called once per sublayer.
-    placement: "pre" normalizes the input of each sublayer, "post" the sum after it.
+    norm: creates one norm; it is called once per sublayer, for "sandwich" twice.
+    placement: "pre" normalizes the input of each sublayer, "post" the sum after it, "output" its output, "sandwich"
+        its input and its output.
+    parallel: attention and feed-forward both start from the block's input, and their outputs are added.
     dropout: dropout on the output of each sublayer, before it is added to x.
     """
 
     TAPS: tuple[str, ...] = (
-        *("attention_norm", "after_attention", "cross_attention_norm", "after_cross_attention"),
-        *("feedforward_norm", "output"),
+        *("attention_norm", "attention_output_norm", "after_attention"),
+        *("cross_attention_norm", "cross_attention_output_norm", "after_cross_attention"),
+        *("feedforward_norm", "feedforward_output_norm", "output"),
     )
 
     def __init__(
@@ -42,19 +49,26 @@ class Block(nn.Module):
         *,
         norm: Callable[[], nn.Module],
         placement: Placement = "pre",
+        parallel: bool = False,
         cross_attention: Attention | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.placement, self.dropout = placement, dropout
+        if parallel and (placement == "post" or cross_attention is not None):
+            raise ShapeError("Parallel sublayers need another placement than 'post', and no cross-attention.")
+        self.placement, self.parallel, self.dropout = placement, parallel, dropout
+        sandwich, cross = placement == "sandwich", cross_attention is not None
         self.attention_norm = norm()
         self.attention = attention
-        self.cross_attention_norm = norm() if cross_attention is not None else None
+        self.attention_output_norm = norm() if sandwich else None
+        self.cross_attention_norm = norm() if cross else None
         self.cross_attention = cross_attention
+        self.cross_attention_output_norm = norm() if sandwich and cross else None
         self.feedforward_norm = norm()
         self.feedforward = feedforward
-        if cross_attention is None:
-            self.TAPS = tuple(name for name in self.TAPS if "cross" not in name)
+        self.feedforward_output_norm = norm() if sandwich else None
+        absent = (("cross",) if not cross else ()) + (("output_norm",) if not sandwich else ())
+        self.TAPS = tuple(name for name in self.TAPS if not any(part in name for part in absent))
 
     def forward(
         self,
@@ -67,25 +81,38 @@ class Block(nn.Module):
         losses: RouterLosses | None = None,
     ) -> Tensor:
         """Apply the block to x; `memory` is what cross-attention attends to, `losses` collects the routers' losses."""
-        x = self._residual(x, "attention_norm", lambda y: self.attention(y, context=context, cache=cache))
+        start = x
+        x = self._residual(x, x, "attention", lambda y: self.attention(y, context=context, cache=cache))
         x = tap(self, "after_attention", x)
         cross = self.cross_attention
         if cross is not None:
             if memory is None:
                 raise ShapeError("This block has cross-attention and needs an encoder output: pass memory.")
-            x = self._residual(x, "cross_attention_norm", lambda y: cross(y, memory, context=memory_context))
+            x = self._residual(x, x, "cross_attention", lambda y: cross(y, memory, context=memory_context))
             x = tap(self, "after_cross_attention", x)
-        x = self._residual(x, "feedforward_norm", lambda y: self._feedforward(y, losses))
+        start = start if self.parallel else x
+        x = self._residual(x, start, "feedforward", lambda y: self._feedforward(y, losses))
         return tap(self, "output", x)
 
     def extra_repr(self) -> str:
-        return f"placement={self.placement}, dropout={self.dropout}"
+        parallel = ", parallel" if self.parallel else ""
+        return f"placement={self.placement}{parallel}, dropout={self.dropout}"
 
-    def _residual(self, x: Tensor, norm_name: str, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        norm = getattr(self, norm_name)
-        if self.placement == "pre":
-            return x + self._drop(sublayer(tap(self, norm_name, norm(x))))
-        return tap(self, norm_name, norm(x + self._drop(sublayer(x))))
+    def _residual(self, x: Tensor, start: Tensor, name: str, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return x after adding what the sublayer computes from `start`, which is x unless sublayers are parallel."""
+
+        def norm(part: str, y: Tensor) -> Tensor:
+            return tap(self, f"{name}_{part}", getattr(self, f"{name}_{part}")(y))
+
+        match self.placement:
+            case "pre":
+                return x + self._drop(sublayer(norm("norm", start)))
+            case "post":
+                return norm("norm", x + self._drop(sublayer(start)))
+            case "output":
+                return x + self._drop(norm("norm", sublayer(start)))
+            case "sandwich":
+                return x + self._drop(norm("output_norm", sublayer(norm("norm", start))))
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)

@@ -1,7 +1,7 @@
 """Feed-forward: two or three linear layers applied to each position separately.
 
 plain   f(x W_up + b) W_down + b                f = ReLU, GELU (exact or tanh), SiLU
-gated   (f(x W_gate + b) ⊙ (x W_up + b)) W_down + b    GEGLU: f = GELU, SwiGLU: f = SiLU
+gated   (f(x W_gate + b) ⊙ (x W_up + b)) W_down + b    GEGLU: f = GELU (exact or tanh), SwiGLU: f = SiLU
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from chumoku.nn.tap import tap
 
-Kind = Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"]
+Kind = Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "geglu_tanh", "swiglu"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -30,6 +30,7 @@ ACTIVATIONS: dict[Kind, Activation] = {
     "gelu_tanh": Activation(functools.partial(F.gelu, approximate="tanh"), gated=False),
     "silu": Activation(F.silu, gated=False),
     "geglu": Activation(F.gelu, gated=True),
+    "geglu_tanh": Activation(functools.partial(F.gelu, approximate="tanh"), gated=True),
     "swiglu": Activation(F.silu, gated=True),
 }
 

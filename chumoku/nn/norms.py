@@ -1,7 +1,7 @@
 """Normalization layers.
 
     LayerNorm   γ (x − μ) / √(σ² + ε) + β     μ, σ² over the features of one token
-    RMSNorm     γ x / √(mean(x²) + ε)          the same without μ and β
+    RMSNorm     γ x / √(mean(x²) + ε)          the same without μ and β; with unit_offset, 1 + γ instead of γ
     BatchNorm   as LayerNorm, but μ, σ² over all tokens of the batch, one pair per feature
 
 The functions are the formulas. The modules call PyTorch's fused kernels; inside `chumoku.plain()` they call the
@@ -65,18 +65,26 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    def __init__(self, width: int, *, epsilon: float = 1e-5) -> None:
+    """RMS norm over the last dimension. With `unit_offset` it multiplies by 1 + γ, and γ starts at 0."""
+
+    def __init__(self, width: int, *, epsilon: float = 1e-5, unit_offset: bool = False) -> None:
         super().__init__()
-        self.epsilon = epsilon
-        self.gamma = nn.Parameter(torch.ones(width))
+        self.epsilon, self.unit_offset = epsilon, unit_offset
+        self.gamma = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
         if plain_formulas():
-            return rms_norm(upcast(x), self.gamma, self.epsilon).to(x.dtype)
+            return rms_norm(upcast(x), self.factor(), self.epsilon).to(x.dtype)
+        if self.unit_offset:
+            return F.rms_norm(upcast(x), self.gamma.shape, self.factor(), self.epsilon).to(x.dtype)
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
 
+    def factor(self) -> Tensor:
+        """Return γ, or 1 + γ in float32 or better: 16 bits would round a small γ away."""
+        return 1 + upcast(self.gamma) if self.unit_offset else self.gamma
+
     def extra_repr(self) -> str:
-        return f"{len(self.gamma)}, epsilon={self.epsilon}"
+        return f"{len(self.gamma)}, epsilon={self.epsilon}{', unit_offset' if self.unit_offset else ''}"
 
 
 class BatchNorm(nn.Module):

@@ -193,24 +193,53 @@ class RotaryScaling:
     linear   divides every frequency by `factor`
     llama3   divides frequencies with wavelengths above `original` / `low`, keeps those below `original` / `high`,
              and interpolates between
+    yarn     the same, but interpolates by the number of the frequency, and multiplies cos and sin by
+             `attention_factor` (by default 0.1 ln `factor` + 1), so that scores grow with the length
     """
 
-    kind: Literal["linear", "llama3"]
+    kind: Literal["linear", "llama3", "yarn"]
     factor: float
     low: float = 1.0
     high: float = 4.0
     original: int = 8192
+    attention_factor: float | None = None
 
-    def __call__(self, frequency: Tensor) -> Tensor:
+    def __call__(self, frequency: Tensor, base: float) -> Tensor:
+        """Scale the frequencies 1 / base^{2d/D}."""
         if self.kind == "linear":
             return frequency / self.factor
-        periods = self.original * frequency / (2 * math.pi)
-        unscaled = ((periods - self.low) / (self.high - self.low)).clamp(0, 1)
+        if self.kind == "yarn":
+            unscaled = self._yarn_unscaled(frequency, base)
+        else:
+            periods = self.original * frequency / (2 * math.pi)
+            unscaled = ((periods - self.low) / (self.high - self.low)).clamp(0, 1)
         return unscaled * frequency + (1 - unscaled) * frequency / self.factor
+
+    @property
+    def magnitude(self) -> float:
+        """The factor of cos and sin."""
+        if self.kind != "yarn":
+            return 1.0
+        return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
+
+    def _yarn_unscaled(self, frequency: Tensor, base: float) -> Tensor:
+        """Return 1 for frequencies that stay, 0 for those that are divided, and numbers between."""
+        width = 2 * len(frequency)
+        # The number d of the frequency that turns this often within the original context.
+        high, low = (
+            width * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(base))
+            for turns in (self.high, self.low)
+        )
+        first, last = max(math.floor(high), 0), min(math.ceil(low), width - 1)
+        number = torch.arange(len(frequency), device=frequency.device, dtype=frequency.dtype)
+        return 1 - ((number - first) / (last - first or 0.001)).clamp(0, 1)
 
 
 class Rotation(NamedTuple):
-    """cos and sin of each position's angles, [T, K/2] or [B, 1, T, K/2], and which elements form a pair."""
+    """cos and sin of each position's angles, [T, R/2] or [B, 1, T, R/2], and which elements form a pair.
+
+    The first R elements of a head are rotated, by default all K.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -218,39 +247,48 @@ class Rotation(NamedTuple):
 
 
 class RotaryPositions(nn.Module):
-    """Positions → the rotation of queries and keys, computed on each call so that model.to(bf16) cannot round it."""
+    """Positions → the rotation of queries and keys, computed on each call so that model.to(bf16) cannot round it.
+
+    width: how many elements of each head are rotated, the first ones.
+    """
 
     def __init__(
         self,
-        head_width: int,
+        width: int,
         *,
         base: float = 10000.0,
         pairing: Pairing = "interleaved",
         scaling: RotaryScaling | None = None,
     ) -> None:
         super().__init__()
-        if head_width % 2:
-            raise ShapeError(f"Rotary positions need an even head width, not {head_width}.")
-        self.head_width, self.base, self.pairing, self.scaling = head_width, base, pairing, scaling
+        if width % 2:
+            raise ShapeError(f"Rotary positions need an even head width, not {width}.")
+        self.width, self.base, self.pairing, self.scaling = width, base, pairing, scaling
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         wide = torch.promote_types(dtype, torch.float32)
-        frequency = frequencies(self.head_width, base=self.base, device=positions.device, dtype=wide)
+        frequency = frequencies(self.width, base=self.base, device=positions.device, dtype=wide)
         if self.scaling is not None:
-            frequency = self.scaling(frequency)
+            frequency = self.scaling(frequency, self.base)
         angles = positions[..., None].to(wide) * frequency
         if angles.ndim == 3:
             angles = angles[:, None]
-        return Rotation(angles.cos(), angles.sin(), self.pairing)
+        magnitude = 1.0 if self.scaling is None else self.scaling.magnitude
+        if magnitude == 1.0:
+            return Rotation(angles.cos(), angles.sin(), self.pairing)
+        return Rotation(magnitude * angles.cos(), magnitude * angles.sin(), self.pairing)
 
     def extra_repr(self) -> str:
         scaling = None if self.scaling is None else self.scaling.kind
-        return f"{self.head_width}, base={self.base}, pairing={self.pairing}, scaling={scaling}"
+        return f"{self.width}, base={self.base}, pairing={self.pairing}, scaling={scaling}"
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate each pair (a, b) of x [B, H, T, K] by its angle: (a cos − b sin, a sin + b cos)."""
+    """Rotate each pair (a, b) of the first R elements of x [B, H, T, K]: (a cos − b sin, a sin + b cos)."""
     cos, sin, pairing = rotation
+    width = 2 * cos.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat([rotate(x[..., :width], rotation), x[..., width:]], dim=-1)
     if pairing == "half":
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)

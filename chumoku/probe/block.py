@@ -34,7 +34,7 @@ class HeadTrace(NamedTuple):
     scores: Tensor  # [S]
     scaled: Tensor  # [S]
     weights: Tensor  # [S]
-    bias: Tensor | None  # [S] added to `scaled` for relative positions and ALiBi
+    bias: Tensor | None  # [S] what relative positions, ALiBi and soft-capping add to `scaled`
     masked: Tensor  # [S] True where a key is in the future or outside the window
     context: Tensor  # [K]
 
@@ -78,25 +78,24 @@ def trace_block(
     return BlockTrace(
         embedding,
         position,
-        _residual_stream(tape, here, before, place, pre=model.config.placement == "pre"),
+        _residual_stream(tape, here, before, place),
         _trace_head(model.config, tape, f"{here}.attention", head, place),
         _trace_head(model.config, tape, cross, head, place) if f"{cross}.queries" in tape else None,
     )
 
 
-def _residual_stream(tape: Tape, here: str, before: str, place: int, *, pre: bool) -> dict[str, Tensor]:
+def _residual_stream(tape: Tape, here: str, before: str, place: int) -> dict[str, Tensor]:
     """Vectors [D] of one position after each part of the block; `output` is what attention adds."""
 
     def at(name: str) -> Tensor:
         return tape[name][0, place].double().cpu().flatten()
 
     vectors = {"input": at(before), "norm1": at(f"{here}.attention_norm"), "output": at(f"{here}.attention.output")}
-    stream = vectors["input"] + vectors["output"] if pre else vectors["norm1"]
-    vectors["after_attention"] = stream
+    vectors["after_attention"] = at(f"{here}.after_attention")
     if f"{here}.cross_attention.output" in tape:
         vectors["cross_norm"] = at(f"{here}.cross_attention_norm")
         vectors["cross_output"] = at(f"{here}.cross_attention.output")
-        vectors["after_cross"] = stream + vectors["cross_output"] if pre else vectors["cross_norm"]
+        vectors["after_cross"] = at(f"{here}.after_cross_attention")
     vectors["norm2"] = at(f"{here}.feedforward_norm")
     vectors["hidden"], vectors["feedforward"] = at(f"{here}.feedforward.hidden"), at(f"{here}.feedforward.output")
     vectors["out"] = at(f"{here}.output")
@@ -109,10 +108,10 @@ def _trace_head(config: ModelConfig, tape: Tape, here: str, head: int, place: in
     query = tape[f"{here}.queries"][0, head, place].double().cpu()
     keys, values = (tape[f"{here}.{name}"][0, key_head].double().cpu() for name in ("keys", "values"))
     scores = keys @ query
-    scaled = scores / math.sqrt(config.head_width)
+    scaled = scores / math.sqrt(config.key_width)
     recorded = tape[f"{here}.scores"][0, head, place].double().cpu()
     has_bias = config.position in SCORE_POSITIONS and not here.endswith("cross_attention")
-    bias = recorded - scaled if has_bias else None
+    bias = recorded - scaled if has_bias or config.score_cap is not None else None
     masked = tape[f"{here}.masked_scores"][0, head, place].double().cpu() != recorded
     biased = scaled if bias is None else scaled + bias
     weights = biased.masked_fill(masked, -math.inf).softmax(-1)

@@ -83,8 +83,7 @@ def compute_logits(model: Model, states: Tensor) -> Tensor:
     stack, head = find_head(model)
     with eval_mode(model.modules()), torch.no_grad():
         hidden = states if stack.norm is None else stack.norm(states)
-        logits: Tensor = head(hidden, stack.embedding.table)
-    return logits
+        return model.compute_logits(head, hidden, stack.embedding.table)
 
 
 def lens_addresses(model: Model) -> list[str]:

@@ -62,7 +62,7 @@ class ServedModel:
     def token_bytes(self) -> int:
         """Bytes of keys and values for one position of one row."""
         config = self.pipeline.config
-        return 2 * 4 * config.decoder_depth * config.key_heads * config.head_width if config.kind != "encoder" else 0
+        return 2 * 4 * config.decoder_depth * config.key_heads * config.key_width if config.kind != "encoder" else 0
 
     @property
     def rows(self) -> int:

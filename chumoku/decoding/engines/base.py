@@ -170,7 +170,7 @@ class TorchEngine(Rows):
     def _empty_cache(self) -> Tensor:
         """An empty cache."""
         config = self.model.config
-        shape = (len(self.model.decoder.blocks), 2, 0, config.key_heads, 0, config.head_width)
+        shape = (len(self.model.decoder.blocks), 2, 0, config.key_heads, 0, config.key_width)
         return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
 
     def _chunks(
@@ -208,7 +208,8 @@ class TorchEngine(Rows):
         return self._places
 
     def _to_logits(self, hidden: Tensor) -> Tensor:
-        return tap(self.model, "logits", self.model.head(hidden, self.model.decoder.embedding.table))
+        model = self.model
+        return tap(model, "logits", model.compute_logits(model.head, hidden, model.decoder.embedding.table))
 
     def _reserve(self, rows: int, positions: int) -> None:
         shape = list(self._store.shape)

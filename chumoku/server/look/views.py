@@ -206,7 +206,8 @@ def _describe_config(pipeline: Pipeline) -> dict[str, Any]:
     config = pipeline.config
     return {
         **{name: getattr(config, name) for name in ("norm", "feedforward", "position", "heads", "key_heads")},
-        **{name: getattr(config, name) for name in ("head_width", "width", "hidden", "kind", "layers")},
+        **{name: getattr(config, name) for name in ("width", "hidden", "kind", "layers")},
+        "head_width": config.key_width,
         "norm_place": config.placement,
         "scale_embedding": config.scale_embedding,
         "experts": config.experts,

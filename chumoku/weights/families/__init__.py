@@ -13,17 +13,24 @@ from chumoku.weights.families.bart import BART, MBART
 from chumoku.weights.families.bert import BERT
 from chumoku.weights.families.distilbert import DISTILBERT
 from chumoku.weights.families.family import Family
+from chumoku.weights.families.gemma import GEMMA2, GEMMA3
 from chumoku.weights.families.gpt2 import GPT2
+from chumoku.weights.families.gpt_neox import GPT_NEOX
 from chumoku.weights.families.llama import LLAMA
 from chumoku.weights.families.m2m_100 import M2M_100
 from chumoku.weights.families.marian import MARIAN
+from chumoku.weights.families.mistral import MISTRAL, MIXTRAL
+from chumoku.weights.families.olmo2 import OLMO2
+from chumoku.weights.families.phi3 import PHI3
+from chumoku.weights.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from chumoku.weights.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from chumoku.weights.families.smollm3 import SMOLLM3
 from chumoku.weights.families.table import Row
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *(GPT2, LLAMA),
+        *(GPT2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, OLMO2, SMOLLM3, GEMMA2, GEMMA3, GPT_NEOX),
         *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT),  # with one segment, RoBERTa comes first
         *(MARIAN, BART, MBART, M2M_100),
     )
@@ -31,12 +38,16 @@ FAMILIES: dict[str, Family] = {
 
 
 def transformers_rows(config: ModelConfig) -> list[Row] | None:
-    """Rows that map our tensor names to those of transformers; None if it has no such model."""
+    """Rows that map our tensor names to those of transformers, for adapters; None if it has no such model.
+
+    Also None if the rows of our matrices alternate in theirs: an adapter of theirs would have no parts for ours.
+    """
     family = next((family for family in FAMILIES.values() if not family.find_unsupported(config)), None)
-    if family is None:
+    rows = [] if family is None else family.rows(config)
+    if family is None or any(row.per_head for row in rows):
         return None
     prefix = family.prefix if config.head_kind == "vector" else ""  # names have no prefix in a model without a head
-    return [row._replace(theirs=row.theirs.removeprefix(prefix)) for row in family.rows(config)]
+    return [row._replace(theirs=row.theirs.removeprefix(prefix)) for row in rows]
 
 
 def find_family(config: ModelConfig) -> Family:

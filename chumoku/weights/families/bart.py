@@ -16,13 +16,13 @@ from chumoku.weights.families import marian
 from chumoku.weights.families.family import Family, Values, check_length, make_config, read_number, require
 from chumoku.weights.families.table import Row, Source, layer_rows, norm_rows, tensor_row
 
-SIDES, OFFSET = ("encoder", "decoder"), 2
+SIDES, UNUSED = ("encoder", "decoder"), 2
 
 
 def rows(config: ModelConfig) -> list[Row]:
     return [
         *shared_rows(config),
-        *(tensor_row(f"{side}.position.table", marian.POSITIONS.format(side), offset=True) for side in SIDES),
+        *(tensor_row(f"{side}.position.table", marian.POSITIONS.format(side), unused_rows=True) for side in SIDES),
         *(row for side in SIDES for row in norm_rows(f"{side}.embedding_norm", f"model.{side}.layernorm_embedding")),
         tensor_row("head.bias", "final_logits_bias", unsqueezed=True),
     ]
@@ -50,11 +50,11 @@ def read_mbart(values: Values, source: Source) -> ModelConfig:
 
 def _read(values: Values, source: Source, title: str) -> dict[str, Any]:
     require(values, title, {
-        "tie_word_embeddings": (True,), "static_position_embeddings": (False,), "extra_pos_embeddings": (OFFSET,),
+        "tie_word_embeddings": (True,), "static_position_embeddings": (False,), "extra_pos_embeddings": (UNUSED,),
     })  # fmt: skip
     body = marian.read_body(values, title)
     for side in SIDES:
-        check_length(source, marian.POSITIONS.format(side), body["context"] + OFFSET)
+        check_length(source, marian.POSITIONS.format(side), body["context"] + UNUSED)
     return {
         **body,
         "position": "learned", "embedding_norm": True, "share_embeddings": True,
@@ -86,9 +86,9 @@ IGNORED = {
 }
 BART = Family(
     "bart", "BART", "model.", read_bart, write_bart, rows, SUPPORTED, IGNORED, marian.duplicates,
-    offset=lambda roles: OFFSET,
+    unused_positions=lambda roles: UNUSED,
 )  # fmt: skip
 MBART = Family(
     "mbart", "mBART", "model.", read_mbart, write_mbart, rows, {**SUPPORTED, "placement": ("pre",)}, IGNORED,
-    marian.duplicates, offset=lambda roles: OFFSET,
+    marian.duplicates, unused_positions=lambda roles: UNUSED,
 )  # fmt: skip

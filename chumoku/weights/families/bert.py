@@ -20,12 +20,12 @@ DUPLICATES = {
 }
 
 
-def body_rows(config: ModelConfig, model: str, *, offset: bool = False) -> list[Row]:
+def body_rows(config: ModelConfig, model: str, *, unused_rows: bool = False) -> list[Row]:
     """Rows of the model without its head; `model` is the first part of their names."""
     ours, theirs = "encoder.blocks.{}", f"{model}.encoder.layer.{{}}"
     return [
         tensor_row("encoder.embedding.table", f"{model}.embeddings.word_embeddings.weight"),
-        tensor_row("encoder.position.table", f"{model}.embeddings.position_embeddings.weight", offset=offset),
+        tensor_row("encoder.position.table", f"{model}.embeddings.position_embeddings.weight", unused_rows=unused_rows),
         tensor_row("encoder.segment.table", f"{model}.embeddings.token_type_embeddings.weight"),
         *norm_rows("encoder.embedding_norm", f"{model}.embeddings.LayerNorm"),
         *layer_rows(

@@ -1,7 +1,7 @@
 """A family: how to convert a kind of model of another library, its config and its tensors, in both directions.
 
-`supported` lists the values of our config keys that the family can express; other values are refused by key. A family
-that can express one of the choices in `OFF` lists it.
+`supported` lists the values of our config keys that the family can express, or None for all; other values are refused
+by key. A family that can express one of the choices in `OFF` lists it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # defaults that follow 
     "encoder_layers": lambda config: config.layers,
     "source_vocabulary": lambda config: config.vocabulary,
     "head": lambda config: "masked" if config.kind == "encoder" else "next",
+    "head_width": lambda config: config.width / config.heads,
+    "attention_bias": lambda config: "all" if config.bias else "none",
+    "attention_scale": lambda config: config.key_width**-0.5,
 }
-OFF: Mapping[str, tuple[Any, ...]] = {
-    "attention_window": (None,),
-    "sinusoidal.endpoint": (False,),
-    "sinusoidal.start": (0,),
+Supported = Mapping[str, tuple[Any, ...] | None]
+OFF: Supported = {
+    **dict.fromkeys(("attention_window", "full_attention_every", "no_position_every", "head_width"), (None,)),
+    **dict.fromkeys(("attention_bias", "attention_scale", "score_cap", "logit_cap", "rotary.local_base"), (None,)),
+    **{"query_key_norm": ("none",), "norm_unit_offset": (False,), "parallel": (False,), "rotary.share": (1.0,)},
+    "rotary.scaling": ("none", "linear", "llama3"),
+    **{"sinusoidal.endpoint": (False,), "sinusoidal.start": (0,)},
 }
 
 
@@ -43,11 +49,11 @@ class Family:
     read: Callable[[Values, Source], ModelConfig]
     write: Callable[[ModelConfig, Roles], dict[str, Any]]
     rows: Callable[[ModelConfig], list[Row]]
-    supported: Mapping[str, tuple[Any, ...]]
+    supported: Supported
     ignored: Mapping[str, str] = field(default_factory=dict)  # patterns of their tensors that we skip, and why
     duplicates: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # copy → original
     pairing: str | None = None  # of rotary position embeddings
-    offset: Callable[[Roles], int] = lambda roles: 0  # unused first rows of its table of learned positions
+    unused_positions: Callable[[Roles], int] = lambda roles: 0  # unused first rows of its table of learned positions
 
     def find_unsupported(self, config: ModelConfig) -> list[str]:
         """Why this family cannot express the config: for each problem our key, its value and the supported values."""
@@ -61,14 +67,14 @@ def without_defaults(config: ModelConfig) -> ModelConfig:
     return ModelConfig(**{key: value for key, value in values.items() if key not in redundant})
 
 
-def find_unsupported(title: str, supported: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
+def find_unsupported(title: str, supported: Supported, config: ModelConfig) -> list[str]:
     config = without_defaults(config)
     found = []
     for key, possible in {**OFF, **supported}.items():
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)
-        if value not in possible:
+        if possible is not None and value not in possible:
             known = " or ".join([*map(_format_value, possible[:6]), *(["more"] if len(possible) > 6 else [])])
             found.append(f"model.{key} = {_format_value(value)} ({title} supports only {known})")
     return found

@@ -18,7 +18,7 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.nn.positions import RotaryScaling, frequencies
 from chumoku.weights.families import gpt2, llama
-from chumoku.weights.families.family import Values, find_unsupported, make_config, read_number
+from chumoku.weights.families.family import Supported, Values, find_unsupported, make_config, read_number
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 ROPE_FACTORS = "rope_freqs.weight"
@@ -40,7 +40,7 @@ class GgufArchitecture(NamedTuple):
     write: Callable[[ModelConfig], dict[str, Any]]
     rows: Callable[[ModelConfig], list[Row]]
     extra_tensors: Callable[[ModelConfig], dict[str, Tensor]]  # tensors that are not in the table
-    supported: Mapping[str, tuple[Any, ...]]
+    supported: Supported
     ignored: Mapping[str, str]
 
 
@@ -102,7 +102,7 @@ def _rope_factors(rotary: RotarySettings, head_width: int) -> Tensor:
     """The factor by which Llama 3's scaling divides each frequency."""
     unscaled = frequencies(head_width, base=rotary.base, dtype=torch.float64)
     scaling = RotaryScaling("llama3", rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original)
-    return (unscaled / scaling(unscaled)).float()
+    return (unscaled / scaling(unscaled, rotary.base)).float()
 
 
 def llama_write(config: ModelConfig) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def llama_write(config: ModelConfig) -> dict[str, Any]:
         "llama.attention.head_count": config.heads,
         "llama.attention.head_count_kv": config.key_heads,
         "llama.attention.layer_norm_rms_epsilon": config.norm_epsilon,
-        "llama.rope.dimension_count": config.head_width,
+        "llama.rope.dimension_count": config.key_width,
         "llama.rope.freq_base": config.rotary.base,
         "llama.vocab_size": config.vocabulary,
     }
@@ -126,7 +126,7 @@ def llama_write(config: ModelConfig) -> dict[str, Any]:
 
 
 def llama_extra(config: ModelConfig) -> dict[str, Tensor]:
-    return {ROPE_FACTORS: _rope_factors(config.rotary, config.head_width)} if config.rotary.scaling == "llama3" else {}
+    return {ROPE_FACTORS: _rope_factors(config.rotary, config.key_width)} if config.rotary.scaling == "llama3" else {}
 
 
 def gpt2_rows(config: ModelConfig) -> list[Row]:
@@ -186,7 +186,7 @@ ARCHITECTURES = {
         llama_write,
         lambda config: llama.rows(config, llama.GGUF),
         llama_extra,
-        llama.LLAMA.supported,
+        {**llama.LLAMA.supported, "rotary.scaling": ("none", "linear", "llama3"), "head_width": (None,)},
         {r"rope_freqs\.weight": "the factors of Llama 3's position scaling, which we compute"},
     ),
     "gpt2": GgufArchitecture(

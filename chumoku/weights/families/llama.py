@@ -1,4 +1,6 @@
-"""Llama: rotary positions, RMS pre-norm, gated feed-forward, grouped-query attention; its names in three formats.
+"""Llama, and the table that the families like it share; its names in three formats.
+
+    rotary positions, RMS norms, gated feed-forward, grouped-query attention
 
 transformers      rotary pairs are half a head apart
 GGUF, llama2.c    rotary pairs are adjacent
@@ -6,25 +8,42 @@ GGUF, llama2.c    rotary pairs are adjacent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from chumoku.errors import UsageError
-from chumoku.models.config import ModelConfig, RotarySettings
+from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
 from chumoku.weights.families.family import Family, Values, make_config, read_number, require
+from chumoku.weights.families.rotary import read_rotary, write_rotary
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 # Names in chumoku, transformers, GGUF and llama2.c.
 OUTER_TENSORS = (
     ("decoder.embedding.table", "model.embed_tokens.weight", "token_embd.weight", "token_embedding"),
-    ("decoder.norm.gamma", "model.norm.weight", "output_norm.weight", "norm"),
     ("head.weight", "lm_head.weight", "output.weight", "output"),
 )
+FINAL_NORM = ("decoder.norm", "model.norm", "output_norm", "norm")
 LAYER_PREFIX = ("decoder.blocks.{}", "model.layers.{}", "blk.{}", "layers.{}")
-NORMS = (
-    ("attention_norm", "input_layernorm", "attn_norm", "attention_norm"),
-    ("feedforward_norm", "post_attention_layernorm", "ffn_norm", "feedforward_norm"),
+NORMS = {
+    "pre": (
+        ("attention_norm", "input_layernorm", "attn_norm", "attention_norm"),
+        ("feedforward_norm", "post_attention_layernorm", "ffn_norm", "feedforward_norm"),
+    ),
+    "output": (
+        ("attention_norm", "post_attention_layernorm", "post_attention_norm"),
+        ("feedforward_norm", "post_feedforward_layernorm", "post_ffw_norm"),
+    ),
+    "sandwich": (
+        ("attention_norm", "input_layernorm", "attn_norm"),
+        ("attention_output_norm", "post_attention_layernorm", "post_attention_norm"),
+        ("feedforward_norm", "pre_feedforward_layernorm", "ffn_norm"),
+        ("feedforward_output_norm", "post_feedforward_layernorm", "post_ffw_norm"),
+    ),
+}
+HEAD_NORMS = (
+    ("attention.query_norm", "self_attn.q_norm", "attn_q_norm"),
+    ("attention.key_norm", "self_attn.k_norm", "attn_k_norm"),
 )
 MATRICES = (
     ("attention.query", "self_attn.q_proj", "attn_q", "attention.wq"),
@@ -35,54 +54,57 @@ MATRICES = (
     ("feedforward.up", "mlp.up_proj", "ffn_up", "feedforward.w3"),
     ("feedforward.down", "mlp.down_proj", "ffn_down", "feedforward.w2"),
 )
+JOINED = (  # one matrix for several of ours, in Phi-3
+    (("attention.query", "attention.key", "attention.value"), "self_attn.qkv_proj", "attn_qkv"),
+    (("feedforward.gate", "feedforward.up"), "mlp.gate_up_proj", "ffn_up"),
+)
 TRANSFORMERS, GGUF = 1, 2
+OURS = LAYER_PREFIX[0]
 
 
-def rows(config: ModelConfig, column: int = TRANSFORMERS) -> list[Row]:
+def rows(config: ModelConfig, column: int = TRANSFORMERS, *, unit_offset: bool = False) -> list[Row]:
+    """The rows of all tensors; `unit_offset` if their norms multiply by 1 + γ."""
     rotary_heads = {"attention.query": config.heads, "attention.key": config.key_heads}
-
-    def theirs(name: str) -> str:
-        return f"{LAYER_PREFIX[column]}.{name}"
-
-    block = [row for names in NORMS for row in norm_rows(f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]))]
+    theirs = LAYER_PREFIX[column]
+    # γ of ours = γ of theirs + offset
+    offset = float(unit_offset) - float(config.norm_unit_offset)
+    block = []
+    for names in NORMS.get(config.placement, ()):
+        block += norm_rows(f"{OURS}.{names[0]}", f"{theirs}.{names[column]}", offset=offset)
+    for names, heads in zip(HEAD_NORMS, rotary_heads.values(), strict=True):
+        heads = heads if config.query_key_norm == "all" else 1
+        block += norm_rows(f"{OURS}.{names[0]}", f"{theirs}.{names[column]}", offset=offset, heads=heads)
     for names in MATRICES:
-        heads = rotary_heads.get(names[0], 0)
-        block += linear_rows(f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]), heads=heads)
-    return [*(tensor_row(names[0], names[column]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
+        block += linear_rows(f"{OURS}.{names[0]}", f"{theirs}.{names[column]}", heads=rotary_heads.get(names[0], 0))
+    return [
+        *(tensor_row(names[0], names[column]) for names in OUTER_TENSORS),
+        *norm_rows(FINAL_NORM[0], FINAL_NORM[column], offset=offset),
+        *layer_rows(config.layers, block),
+    ]
+
+
+def joined_rows(config: ModelConfig, column: int = TRANSFORMERS) -> list[Row]:
+    """The rows if query, key and value are one matrix, and gate and up as well."""
+    separate = {f".{name}." for ours, *_ in JOINED for name in ours}
+    heads = config.heads + config.key_heads
+    block = [
+        Row(
+            tuple(f"{OURS}.{name}.weight" for name in names[0]),
+            f"{LAYER_PREFIX[column]}.{names[column]}.weight",
+            heads=heads if "attention" in names[0][0] else 0,
+        )
+        for names in JOINED
+    ]
+    others = [row for row in rows(config, column) if not any(name in row.ours[0] for name in separate)]
+    return [*others, *layer_rows(config.layers, block)]
 
 
 def llama2c_rows(config: ModelConfig) -> list[Row]:
     """Rows with llama2.c's names, which has no biases."""
-    block = [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.gamma", f"{LAYER_PREFIX[3]}.{names[3]}") for names in NORMS]
-    block += [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.weight", f"{LAYER_PREFIX[3]}.{names[3]}") for names in MATRICES]
-    return [*(tensor_row(names[0], names[3]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
-
-
-def read(values: Values, source: Source) -> ModelConfig:
-    require(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
-    if values.get("mlp_bias", False) != values.get("attention_bias", False):
-        raise UsageError("This Llama has biases only in attention or only in the feed-forward, which is not supported.")
-    width, heads = read_number(values, "hidden_size", 4096), read_number(values, "num_attention_heads", 32)
-    if values.get("head_dim") not in (None, width // max(1, heads)):
-        raise UsageError(
-            f"This Llama has head_dim = {str(values['head_dim'])[:40]}; only hidden_size / heads ({width} / {heads}) "
-            "is supported."
-        )
-    return llama_config(
-        vocabulary=read_number(values, "vocab_size", 32000),
-        context=read_number(values, "max_position_embeddings", 2048),
-        width=width,
-        layers=read_number(values, "num_hidden_layers", 32),
-        heads=heads,
-        kv_heads=heads if values.get("num_key_value_heads") is None else read_number(values, "num_key_value_heads"),
-        feedforward_width=read_number(values, "intermediate_size", 11008),
-        norm_epsilon=read_number(values, "rms_norm_eps", 1e-6),
-        bias=values.get("attention_bias", False),
-        tie_output=values.get("tie_word_embeddings", False),
-        pairing="half",
-        rotary=_read_rotary(values),
-        dropout={"attention": read_number(values, "attention_dropout", 0.0)},
-    )
+    block = [tensor_row(f"{OURS}.{names[0]}.gamma", f"{LAYER_PREFIX[3]}.{names[3]}") for names in NORMS["pre"]]
+    block += [tensor_row(f"{OURS}.{names[0]}.weight", f"{LAYER_PREFIX[3]}.{names[3]}") for names in MATRICES]
+    outer = [tensor_row(names[0], names[3]) for names in OUTER_TENSORS]
+    return [*outer, tensor_row(f"{FINAL_NORM[0]}.gamma", FINAL_NORM[3]), *layer_rows(config.layers, block)]
 
 
 def llama_config(**values: Any) -> ModelConfig:
@@ -90,78 +112,109 @@ def llama_config(**values: Any) -> ModelConfig:
     kind = {"kind": "decoder", "position": "rotary", "norm": "rms", "placement": "pre", "feedforward": "swiglu"}
     if values["kv_heads"] == values["heads"]:
         values["kv_heads"] = None
+    if values.get("head_width") is not None and values["head_width"] * values["heads"] == values["width"]:
+        values["head_width"] = None
     return make_config({**kind, **{key: value for key, value in values.items() if value is not None}})
 
 
-def _read_rotary(values: Values) -> dict[str, Any]:
-    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` of older files."""
-    parameters = values.get("rope_parameters") or {}
-    scaling = values.get("rope_scaling") or {}
-    if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
-        raise UsageError("The config's rope_parameters must be an object.")
-    rope = {"rope_theta": values.get("rope_theta", 10000.0), **scaling, **parameters}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    rotary = {"base": read_number(rope, "rope_theta")}
-    match kind:
-        case "default":
-            return rotary
-        case "linear":
-            return {**rotary, "scaling": "linear", "factor": read_number(rope, "factor")}
-        case "llama3":
-            return {
-                **rotary,
-                "scaling": "llama3",
-                "factor": read_number(rope, "factor"),
-                "low": read_number(rope, "low_freq_factor"),
-                "high": read_number(rope, "high_freq_factor"),
-                "original": read_number(rope, "original_max_position_embeddings"),
-            }
-    raise UsageError(f"Rotary positions of type '{str(kind)[:40]}' are not supported; linear and llama3 are.")
-
-
-def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
+def read_common(values: Values, title: str) -> dict[str, Any]:
+    """Our values of the keys that all families like Llama have."""
+    heads = read_number(values, "num_attention_heads", 32)
+    rotary = read_rotary(values)
+    if "share" in rotary:
+        raise UsageError(f"This {title} has partial_rotary_factor = {rotary['share']}; only 1 is supported.")
     return {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+        "vocabulary": read_number(values, "vocab_size", 32000),
+        "context": read_number(values, "max_position_embeddings", 2048),
+        "width": read_number(values, "hidden_size", 4096),
+        "layers": read_number(values, "num_hidden_layers", 32),
+        "heads": heads,
+        "kv_heads": heads if values.get("num_key_value_heads") is None else read_number(values, "num_key_value_heads"),
+        "head_width": None if values.get("head_dim") is None else read_number(values, "head_dim"),
+        "feedforward_width": read_number(values, "intermediate_size", 11008),
+        "norm_epsilon": read_number(values, "rms_norm_eps", 1e-6),
+        "bias": False,
+        "tie_output": values.get("tie_word_embeddings", False),
+        "pairing": "half",
+        "rotary": rotary,
+        "dropout": {"attention": read_number(values, "attention_dropout", 0.0)},
+    }
+
+
+def write_common(config: ModelConfig, roles: Roles) -> dict[str, Any]:
+    return {
         "vocab_size": config.vocabulary,
         "max_position_embeddings": config.context,
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "num_key_value_heads": config.key_heads,
-        "head_dim": config.head_width,
+        "head_dim": config.key_width,
         "intermediate_size": config.hidden,
         "hidden_act": "silu",
         "rms_norm_eps": config.norm_epsilon,
-        "attention_bias": config.bias, "mlp_bias": config.bias,
         "tie_word_embeddings": config.tie_output,
         "attention_dropout": config.dropout.attention,
         "rope_theta": config.rotary.base,
-        "rope_parameters": {"rope_theta": config.rotary.base, **_rope_parameters(config.rotary)},
+        "rope_parameters": write_rotary(config.rotary),
         "bos_token_id": roles.begin, "eos_token_id": roles.end, "pad_token_id": roles.pad,
     }  # fmt: skip
 
 
-def _rope_parameters(rotary: RotarySettings) -> dict[str, Any]:
-    if rotary.scaling == "none":
-        return {"rope_type": "default"}
-    values: dict[str, Any] = {"rope_type": rotary.scaling, "factor": rotary.factor}
-    if rotary.scaling == "llama3":
-        values |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
-        values["original_max_position_embeddings"] = rotary.original
-    return values
+def read_biases(values: Values) -> dict[str, Any]:
+    """Config values for biases in the feed-forward (mlp_bias) and in attention (attention_bias), if they differ."""
+    bias, attention = values.get("mlp_bias", False), values.get("attention_bias", False)
+    return {"bias": bias, "attention_bias": None if attention == bias else "all" if attention else "none"}
+
+
+def write_biases(config: ModelConfig) -> dict[str, Any]:
+    return {"attention_bias": config.biased_attention == "all", "mlp_bias": config.bias}
+
+
+class Variant(NamedTuple):
+    """What a family like Llama does differently."""
+
+    name: str  # model_type
+    title: str
+    architecture: str
+    supported: Mapping[str, tuple[Any, ...] | None]
+    read: Callable[[Values], dict[str, Any]]
+    write: Callable[[ModelConfig], dict[str, Any]]
+    activation: str = "silu"
+    defaults: Mapping[str, Any] = {}  # values of keys that a config.json may lack
+    rows: Callable[[ModelConfig], list[Row]] = rows
+
+
+def make_family(variant: Variant) -> Family:
+    def read(values: Values, source: Source) -> ModelConfig:
+        values = {**variant.defaults, **values}
+        require(values, variant.title, {"hidden_act": (variant.activation,)})
+        return llama_config(**{**read_common(values, variant.title), **variant.read(values)})
+
+    def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
+        names = {"model_type": variant.name, "architectures": [variant.architecture]}
+        return {**names, **write_common(config, roles), **variant.write(config)}
+
+    supported = {**SUPPORTED, **variant.supported}
+    return Family(
+        variant.name, variant.title, "model.", read, write, variant.rows, supported, IGNORED, duplicates, pairing="half"
+    )
 
 
 def duplicates(config: ModelConfig) -> dict[str, str]:
     return {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {}
 
 
-SUPPORTED = {
+SUPPORTED: Mapping[str, tuple[Any, ...] | None] = {
     "kind": ("decoder",),
     "position": ("rotary",),
+    "rotary.scaling": ("none", "linear", "llama3", "yarn"),
+    "head_width": None,
     "norm": ("rms",),
     "placement": ("pre",),
     "feedforward": ("swiglu",),
     "experts": (0,),
+    "bias": (False,),
     "scale_embedding": (False,),
     "embedding_norm": (False,),
     "output_bias": (False,),
@@ -170,4 +223,5 @@ IGNORED = {
     r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which we compute",
     r"lm_head\.weight": "a copy of the embedding, if tied",
 }
-LLAMA = Family("llama", "Llama", "model.", read, write, rows, SUPPORTED, IGNORED, duplicates, pairing="half")
+BIASES: Mapping[str, tuple[Any, ...] | None] = {"bias": (False, True), "attention_bias": (None, "all", "none")}
+LLAMA = make_family(Variant("llama", "Llama", "LlamaForCausalLM", BIASES, read_biases, write_biases))

@@ -21,7 +21,7 @@ EMBEDDING, POSITIONS = "roberta.embeddings.word_embeddings.weight", "roberta.emb
 
 def rows(config: ModelConfig) -> list[Row]:
     return [
-        *bert.body_rows(config, "roberta", offset=True),
+        *bert.body_rows(config, "roberta", unused_rows=True),
         *linear_rows("head.transform", "lm_head.dense"),
         *norm_rows("head.norm", "lm_head.layer_norm"),
         tensor_row("head.logits.weight", "lm_head.decoder.weight"),
@@ -46,13 +46,13 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     has_head = config.head_kind == "masked"
     return {
         "model_type": "roberta", "architectures": ["RobertaForMaskedLM" if has_head else "RobertaModel"],
-        "max_position_embeddings": config.context + offset(roles),
+        "max_position_embeddings": config.context + unused_positions(roles),
         "pad_token_id": roles.pad, "bos_token_id": roles.begin, "eos_token_id": roles.end,
         **bert.write_body(config),
     }  # fmt: skip
 
 
-def offset(roles: Roles) -> int:
+def unused_positions(roles: Roles) -> int:
     if roles.pad is None:
         raise UsageError(
             "RoBERTa's positions start after its padding token's id, but this tokenizer has no such token."
@@ -71,7 +71,8 @@ IGNORED = {
     r"lm_head\.(decoder\.weight|decoder\.bias|bias)": "a copy of the embedding or of the bias",
 }
 ROBERTA = Family(
-    "roberta", "RoBERTa", "roberta.", read, write, rows, SUPPORTED, IGNORED, duplicates, offset=offset
+    "roberta", "RoBERTa", "roberta.", read, write, rows, SUPPORTED, IGNORED, duplicates,
+    unused_positions=unused_positions,
 )  # fmt: skip
 XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLM-RoBERTa")
 CAMEMBERT = replace(ROBERTA, name="camembert", title="CamemBERT")

@@ -7,9 +7,13 @@ A row maps one or more of our tensors, concatenated over their outputs, to one o
 
     ours          several names: query, key and value are one matrix there
     transposed    their matrix is [inputs, outputs]
-    heads         above 0: a query or key matrix, whose rows for rotary positions may have another order there
+    heads         above 0: the first rows are of this many query and key heads; their order differs with the rotary
+                  pairing
+    per_head      above 0: theirs has all rows of one head after the other: query, key and value of head 0, of head 1 …
+    expert        theirs is this element of ours
+    offset        ours = theirs + offset
     unsqueezed    their tensor has an extra first dimension of 1
-    offset        their table of positions has first rows that no token uses; ours does not have them
+    unused_rows   their table of positions has first rows that no token uses; ours does not have them
 
 All names and shapes are checked before any tensor is read.
 """
@@ -53,7 +57,10 @@ class Row(NamedTuple):
     transposed: bool = False
     heads: int = 0
     unsqueezed: bool = False
-    offset: bool = False
+    per_head: int = 0
+    expert: int | None = None
+    offset: float = 0.0
+    unused_rows: bool = False
 
 
 def tensor_row(
@@ -63,9 +70,9 @@ def tensor_row(
     heads: int = 0,
     transposed: bool = False,
     unsqueezed: bool = False,
-    offset: bool = False,
+    unused_rows: bool = False,
 ) -> Row:
-    return Row((ours,), theirs, transposed, heads, unsqueezed, offset)
+    return Row((ours,), theirs, transposed, heads, unsqueezed, unused_rows=unused_rows)
 
 
 def linear_rows(ours: str, theirs: str, *, heads: int = 0, transposed: bool = False) -> list[Row]:
@@ -76,8 +83,10 @@ def linear_rows(ours: str, theirs: str, *, heads: int = 0, transposed: bool = Fa
     ]
 
 
-def norm_rows(ours: str, theirs: str) -> list[Row]:
-    return [tensor_row(f"{ours}.gamma", f"{theirs}.weight"), tensor_row(f"{ours}.beta", f"{theirs}.bias")]
+def norm_rows(ours: str, theirs: str, *, offset: float = 0.0, heads: int = 0) -> list[Row]:
+    """Rows for γ and β of a norm; `heads` if it is a norm of queries or keys."""
+    gamma = tensor_row(f"{ours}.gamma", f"{theirs}.weight", heads=heads)
+    return [gamma._replace(offset=offset), tensor_row(f"{ours}.beta", f"{theirs}.bias")]
 
 
 def layer_rows(depth: int, rows: Iterable[Row]) -> list[Row]:
@@ -112,7 +121,7 @@ def check_tensors(rows: Sequence[Row], like: Mapping[str, Tensor], source: Sourc
     for row in rows:
         needed = _their_shape(row, [tuple(like[name].shape) for name in row.ours])
         found = tuple(source.shapes[row.theirs])
-        if row.offset and found[:1] > needed[:1]:
+        if row.unused_rows and found[:1] > needed[:1]:
             needed = (found[0], *needed[1:])
         if found != needed:
             raise UsageError(f"{source.path}: {row.theirs} has shape {list(found)}; its config needs {list(needed)}.")
@@ -135,6 +144,7 @@ def import_tensors(
 ) -> dict[str, MaybeQuantized]:
     """Read their tensors and convert them to ours; `like` gives our shapes."""
     result: dict[str, MaybeQuantized] = {}
+    experts: dict[str, list[Tensor]] = {}
     for row in rows:
         can_stay = not row.transposed and len(row.ours) == 1 and row.ours[0].endswith((".weight", ".embedding.table"))
         tensor = source.read(row.theirs, dequantize=dequantize or not can_stay)
@@ -142,19 +152,27 @@ def import_tensors(
             result[row.ours[0]] = tensor
             continue
         tensor = tensor[0] if row.unsqueezed else tensor.T if row.transposed else tensor
-        tensor = tensor[-len(like[row.ours[0]]) :] if row.offset else tensor
+        tensor = tensor[-len(like[row.ours[0]]) :] if row.unused_rows else tensor
+        tensor = tensor + row.offset if row.offset else tensor
+        if row.expert is not None:
+            experts.setdefault(row.ours[0], []).append(tensor)
+            continue
+        if row.per_head:
+            tensor = (
+                tensor.view(row.per_head, len(row.ours), -1, *tensor.shape[1:]).transpose(0, 1).reshape(tensor.shape)
+            )
         parts = torch.split(tensor, [like[name].shape[0] for name in row.ours])
         result |= {name: part.contiguous() for name, part in zip(row.ours, parts, strict=True)}
-    return result
+    return {**result, **{name: torch.stack(parts) for name, parts in experts.items()}}
 
 
 def export_tensors(
-    rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None, offset: int = 0
+    rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None, unused_rows: int = 0
 ) -> dict[str, Tensor]:
     """Convert our tensors to theirs.
 
-    order   their order of a head's rows, None if it is the same
-    offset  the number of unused first rows of their table of positions; they are written as zeros
+    order        their order of a head's rows, None if it is the same
+    unused_rows  the number of unused first rows of their table of positions; they are written as zeros
     """
     result: dict[str, Tensor] = {}
     exported: set[str] = set()
@@ -164,23 +182,36 @@ def export_tensors(
         exported.update(row.ours)
         if row.heads and order is not None:
             tensor = reorder_heads(tensor, row.heads, order)
+        if row.per_head:
+            tensor = (
+                tensor.view(len(row.ours), row.per_head, -1, *tensor.shape[1:]).transpose(0, 1).reshape(tensor.shape)
+            )
+        tensor = tensor if row.expert is None else tensor[row.expert]
+        tensor = tensor.float() - row.offset if row.offset else tensor
         tensor = tensor[None] if row.unsqueezed else tensor.T if row.transposed else tensor
-        if row.offset:
-            tensor = torch.cat([tensor.new_zeros(offset, tensor.shape[1]), tensor])
+        if row.unused_rows:
+            tensor = torch.cat([tensor.new_zeros(unused_rows, tensor.shape[1]), tensor])
         result[row.theirs] = tensor.contiguous()
     return result
 
 
 def reorder_heads(tensor: Tensor, heads: int, order: Tensor) -> Tensor:
-    """Reorder the output rows of each head."""
-    return tensor.view(heads, len(order), *tensor.shape[1:])[:, order].reshape(tensor.shape)
+    """Reorder the output rows of each of the first `heads` heads."""
+    count = heads * len(order)
+    first = tensor[:count].view(heads, len(order), *tensor.shape[1:])[:, order]
+    return torch.cat([first.flatten(0, 1), tensor[count:]])
 
 
-def head_order(target: str, pairing: str, head_width: int) -> Tensor | None:
-    """The row order that converts a head from one rotary pairing to another; None if they are the same."""
+def head_order(target: str, pairing: str, head_width: int, rotated: int | None = None) -> Tensor | None:
+    """The row order that converts a head from one rotary pairing to another; None if they are the same.
+
+    rotated: how many elements of a head are rotated, the first ones; by default all.
+    """
     if target == pairing:
         return None
-    return half_order(head_width) if target == "half" else half_order(head_width).argsort()
+    rotated = head_width if rotated is None else rotated
+    order = half_order(rotated) if target == "half" else half_order(rotated).argsort()
+    return torch.cat([order, torch.arange(rotated, head_width)])
 
 
 def half_order(head_width: int) -> Tensor:
@@ -189,5 +220,7 @@ def half_order(head_width: int) -> Tensor:
 
 
 def _their_shape(row: Row, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    if row.expert is not None:
+        return shapes[0][1:]
     joined = (sum(shape[0] for shape in shapes), *shapes[0][1:])
     return (1, *joined) if row.unsqueezed else joined[::-1] if row.transposed else joined

@@ -42,12 +42,12 @@ from chumoku.weights.families.family import find_unsupported
 
 KINDS = ("float32", "float16", "int8")
 SUPPORTED = {
-    **{"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms")},
+    **{"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms"), "placement": ("pre", "post")},
     "position": ("sinusoidal", "learned", "relative", "rotary", "none"),
     **{"sinusoidal.endpoint": (False, True), "sinusoidal.start": tuple(range(1025))},
 }
 ACTIVATION_NAMES = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
-ACTIVATION_NAMES |= {"geglu": "GELU", "swiglu": "SWISH"}
+ACTIVATION_NAMES |= {"geglu": "GELU", "geglu_tanh": "GELUTanh", "swiglu": "SWISH"}
 
 
 def write_ctranslate2(folder: Path, model: Model, tokenizers: Tokenizers, *, kind: str = "float32") -> None:
@@ -188,7 +188,7 @@ def _rotary_attention(library: Any, config: ModelConfig, rotary: RotaryPositions
     attention = library.specs.attention_spec.MultiHeadAttentionSpec(
         self_attention=True,
         rms_norm=config.norm == "rms",
-        rotary_dim=config.head_width,
+        rotary_dim=config.key_width,
         rotary_interleave=config.pairing == "interleaved",
         rotary_base=config.rotary.base,
         rotary_scaling_type=library.specs.RotaryScalingType.Su if scaled else None,
@@ -198,8 +198,8 @@ def _rotary_attention(library: Any, config: ModelConfig, rotary: RotaryPositions
         num_heads_kv=None if config.key_heads == config.heads else config.key_heads,
     )
     if rotary.scaling is not None:
-        ours = frequencies(config.head_width, base=config.rotary.base)
-        factors = _array(ours / rotary.scaling(ours))
+        ours = frequencies(config.key_width, base=config.rotary.base)
+        factors = _array(ours / rotary.scaling(ours, rotary.base))
         attention.rotary_scaling_long_factor = attention.rotary_scaling_short_factor = factors
     return attention
 

@@ -70,7 +70,7 @@ def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: 
     config, weights = model.config, tensors_of(model)
     architecture = find_architecture(config)
     rows = select_rows(architecture.rows(config), weights)
-    order = head_order("interleaved", config.pairing, config.head_width) if config.position == "rotary" else None
+    order = head_order("interleaved", config.pairing, config.key_width) if config.position == "rotary" else None
     tensors = {**export_tensors(rows, weights, order=order), **architecture.extra_tensors(config)}
     tokenizer = pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary)
     fields: dict[str, Any] = {**architecture.write(config), **tokenizer}

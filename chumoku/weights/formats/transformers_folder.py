@@ -157,15 +157,20 @@ def read_tokenizers(folder: Path) -> Tokenizers:
     return Tokenizers(tokenizer, tokenizer)
 
 
-def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
-    """Write a model for transformers into an existing folder; config values that it cannot express are refused."""
+def write_folder(folder: Path, model: Model, tokenizers: Tokenizers, *, family: Family | None = None) -> None:
+    """Write a model for transformers into an existing folder; config values that it cannot express are refused.
+
+    family: by default the first that can express the model. Phi-3, for example, is written as a Llama otherwise.
+    """
     model = dequantize_model(model) if is_quantized(model) else model
     config, weights = model.config, tensors_of(model)
-    family = find_family(config)
+    family = find_family(config) if family is None else family
     rows = select_rows(family.rows(config), weights)
-    order = None if family.pairing is None else head_order(family.pairing, config.pairing, config.head_width)
+    order = None
+    if family.pairing is not None:
+        order = head_order(family.pairing, config.pairing, config.key_width, config.rotated_width)
     roles = tokenizers.target.roles
-    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order, offset=family.offset(roles))
+    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order, unused_rows=family.unused_positions(roles))
     if family.name == "marian":
         tensors |= marian.extra_tensors(config)
     if config.head_kind == "vector":  # names have no prefix in a model without a head

@@ -27,7 +27,7 @@ from chumoku.models.model import DecoderModel
 AT_ONCE = 2 << 30  # a cache up to this many bytes is allocated at once
 PACK, LEAST_PACK = 2048, 16  # maximum and minimum number of tokens in a pack
 NEAR = 1 << 20  # tokens × last position; beyond this, TorchEngine is faster
-GATES = {"geglu": "gelu", "swiglu": "silu"}
+GATES = {"geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 
 
 T = TypeVar("T")
@@ -205,9 +205,7 @@ class GpuEngine(TorchEngine):
     def _capture(self, tokens: int, compute: Callable[[launch.Workspace], T]) -> Callable[[], T]:
         """A function that runs a pass of `tokens` tokens, as a CUDA graph if possible."""
         config = self.model.config
-        workspace = launch.Workspace.empty(
-            tokens, config.heads, config.key_heads, config.head_width, device=self.device
-        )
+        workspace = launch.Workspace.empty(tokens, config.heads, config.key_heads, config.key_width, device=self.device)
         if self.device.type != "cuda":
             return lambda: compute(workspace)
         compute(workspace)  # compiles

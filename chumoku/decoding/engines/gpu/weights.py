@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chumoku.decoding.engines.pytorch_only import find_pytorch_only
 from chumoku.errors import UsageError
 from chumoku.models.config import SCORE_POSITIONS
 from chumoku.models.model import DecoderModel
@@ -64,9 +65,11 @@ def unsupported(model: nn.Module) -> str | None:
         return "it has experts or batch norms"
     if config.attention_window or config.position in SCORE_POSITIONS:
         return "it has relative positions, ALiBi or an attention window"
+    if setting := find_pytorch_only(config):
+        return f"it has {setting}"
     if model.dtype not in DTYPES:
         return f"its dtype is {model.dtype}"
-    if max(config.width, config.hidden) > WIDEST or config.head_width > WIDEST_HEAD:
+    if max(config.width, config.hidden) > WIDEST or config.key_width > WIDEST_HEAD:
         return "it is too wide"
     parts = [part for block in model.decoder.blocks for part in linears(block)]
     kinds = {part.kind if isinstance(part, QuantizedLinear) else type(part).__name__ for part in parts}

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from chumoku.decoding.engines.native import build
 from chumoku.decoding.engines.native.pack import Batch, Packed, Packing
+from chumoku.decoding.engines.pytorch_only import find_pytorch_only
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.config import SCORE_POSITIONS
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
@@ -160,6 +161,8 @@ def unsupported(model: Model) -> str | None:
     config = model.config
     if config.experts or config.attention_window or config.position in SCORE_POSITIONS:
         return "it has experts, relative positions, ALiBi or an attention window"
+    if setting := find_pytorch_only(config):
+        return f"it has {setting}"
     return None if build.library() is not None else build.why_not()
 
 
@@ -281,7 +284,7 @@ def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence
     position = [place for source in sources for place in range(len(source))]
     tokens = [token for source in sources for token in source]
     new = Tokens(tokens, row, position, [len(sources[number]) for number in row], row)
-    wide = model.config.key_heads * model.config.head_width
+    wide = model.config.key_heads * model.config.key_width
     store = torch.empty(model.config.encoder_depth, 2, count, longest, wide)
     cache = CacheTensors(store, torch.empty(count, longest, dtype=torch.int32))
     return run(packed, model.encoder, new, cache, range(len(tokens)), rotation(model.encoder, longest))

@@ -42,7 +42,7 @@ class NativeEngine(Rows):
         super().__init__(model, rows=rows, capacity=capacity)
         config = model.config
         self._weights = weights(model)
-        wide = config.key_heads * config.head_width
+        wide = config.key_heads * config.key_width
         try:
             # Uninitialized memory takes no space until it is written, and is not read before.
             self._store = torch.empty(config.decoder_depth, 2, rows, self.capacity, wide)

@@ -29,7 +29,7 @@ from chumoku.nn.quantized import GROUP, Bf16, QuantizedLinear, StoredWeight
 
 KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int4": 3}
 SIGNS = 0x80808080  # the sign bits of four int8; inverting them gives q + 128, which some processors need
-ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "geglu_tanh": 2, "swiglu": 3}
 
 
 Weight = Tensor | StoredWeight
@@ -120,10 +120,10 @@ class Packed:
             width=config.width,
             heads=config.heads,
             kv_heads=config.key_heads,
-            head_width=config.head_width,
+            head_width=config.key_width,
             hidden=config.hidden,
             activation=ACTIVATIONS[config.feedforward],
-            gated=config.feedforward in ("geglu", "swiglu"),
+            gated=config.feedforward in ("geglu", "geglu_tanh", "swiglu"),
             post=config.placement == "post",
             half=config.pairing == "half",
             cross=blocks[0].cross_attention is not None,

@@ -11,8 +11,11 @@ const FEED = {
   gelu_tanh: "gelu(x W_1 + b_1) W_2 + b_2",
   silu: "silu(x W_1 + b_1) W_2 + b_2",
   geglu: "(gelu(x W_g) ⊙ x W_u) W_d",
+  geglu_tanh: "(gelu(x W_g) ⊙ x W_u) W_d",
   swiglu: "(silu(x W_g) ⊙ x W_u) W_d",
 };
+// The sum after a sublayer with output o, by the placement of norms.
+const SUM = { pre: "x + o", post: "norm(x + o)", output: "x + norm(o)", sandwich: "x + norm(o)" };
 const POSITION = {
   sinusoidal: "PE(i, 2d) = sin(i / 10000^{2d/D}),  PE(i, 2d+1) = cos(i / 10000^{2d/D})",
   learned: "x = E_{token} + P_i",
@@ -26,7 +29,7 @@ const POSITION = {
 /** The cards of one position in one block. */
 export function steps(block, look, selection, t) {
   const { config } = block;
-  const pre = config.norm_place === "pre";
+  const pre = ["pre", "sandwich"].includes(config.norm_place);
   const x = { block, look, selection, t, config, pre, width: config.width, names: block.tokens.map((one) => one.text) };
   const cards = [inputCard(x), ...(pre ? [normCard(x, "look_norm1", block.norm1)] : []), ...attentionCards(x), headsCard(x)];
   if (block.cross) cards.push(...crossCards(x));
@@ -91,19 +94,19 @@ function attentionCards({ block, config, names, t, pre }) {
   ];
 }
 
-function headsCard({ block, config, width, pre }) {
+function headsCard({ block, config, width }) {
   const inside = [strip("o", block.output, { of: width }), norm(block.norms.attention)];
-  inside.push(strip(pre ? "x + o" : "norm(x + o)", block.after_attention, { of: width }));
-  const line = pre ? "x ← x + o" : "x ← norm(x + o)";
-  const lines = [`o = [h_1 … h_{${config.heads}}] W_O`, line];
-  return { id: "step-join", title: "look_join", say: pre ? "look_join_pre" : "look_join_post", lines, inside };
+  const sum = SUM[config.norm_place];
+  inside.push(strip(sum, block.after_attention, { of: width }));
+  const lines = [`o = [h_1 … h_{${config.heads}}] W_O`, `x ← ${sum}`];
+  return { id: "step-join", title: "look_join", say: `look_join_${config.norm_place}`, lines, inside };
 }
 
-function crossCards({ block, config, width, pre, t }) {
+function crossCards({ block, config, width, t }) {
   const names = block.cross.tokens.map((one) => one.text);
   const inside = [strip("q", block.cross.query), scores(block.cross, names, t)];
   const after = [strip("h", block.cross.context), strip("o", block.cross_output, { of: width })];
-  after.push(strip(pre ? "x + o" : "norm(x + o)", block.after_cross, { of: width }));
+  after.push(strip(SUM[config.norm_place], block.after_cross, { of: width }));
   const queryLines = ["q = y W_Q,  k_j = m_j W_K,  v_j = m_j W_V", `a_j = softmax_j(q · k_j / √${config.head_width})`];
   const valueLines = ["h = Σ_j a_j v_j", "o = [h_1 … h_H] W_O"];
   return [
@@ -120,9 +123,9 @@ function feedforwardCard({ block, config, width, pre, t }) {
   return { id: "step-feed", title: "look_feed", say, line: "f = " + FEED[config.feedforward], inside };
 }
 
-function outputCard({ block, selection, width, pre }) {
+function outputCard({ block, selection, config, width }) {
   const inside = [strip(`x${sub(selection.layer + 1)}`, block.out, { of: width }), norm(block.norms.out)];
-  return { id: "step-out", title: "look_out", say: "look_out_say", line: pre ? "x_{l+1} = x + f" : "x_{l+1} = norm(x + f)", inside };
+  return { id: "step-out", title: "look_out", say: "look_out_say", line: `x_{l+1} = ${SUM[config.norm_place].replace("o)", "f)").replace(/o$/, "f")}`, inside };
 }
 
 /** The prediction at this position; for an encoder, what its output vectors are used for. */

@@ -1,0 +1,64 @@
+"""Checks of several keys of a model's config; each returns a sentence if the values do not fit together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_yarn_base(c: Any) -> str | None:
+    return f"scaling = 'yarn' needs a base above 1, not {c.base}." if c.scaling == "yarn" and c.base <= 1 else None
+
+
+def check_attention_factor(c: Any) -> str | None:
+    if c.attention_factor is None or c.scaling == "yarn":
+        return None
+    return f"this key is only for scaling = 'yarn', not '{c.scaling}'; remove it."
+
+
+def check_rotary_head_width(c: Any) -> str | None:
+    if c.position != "rotary" or (c.head_width is None and c.width % c.heads):
+        return None
+    head_width = c.width // c.heads if c.head_width is None else c.head_width
+    rotated = round(head_width * c.rotary.share, 6)
+    if rotated > 0 and rotated % 2 == 0:
+        return None
+    if c.rotary.share < 1:
+        return f"rotary.share = {c.rotary.share} of a head width of {head_width} is {rotated}, which must be even."
+    name = "width / heads" if c.head_width is None else "head_width"
+    return (
+        f"rotary positions need an even head width, and {name} = {head_width} is odd; "
+        "change heads or width, or choose another position."
+    )
+
+
+def check_rotary_keys(c: Any) -> str | None:
+    changed = [key for key, off in (("share", 1.0), ("local_base", None)) if getattr(c.rotary, key) != off]
+    if c.position != "rotary" and changed:
+        return f"rotary.{changed[0]} is only for position = 'rotary', not '{c.position}'."
+    if c.rotary.local_base is not None and c.attention_window is None:
+        return "rotary.local_base is for layers with an attention window; set attention_window."
+    return None
+
+
+def check_full_attention(c: Any) -> str | None:
+    if c.full_attention_every is None or c.attention_window is not None:
+        return None
+    return "without attention_window every layer has full attention; set attention_window, or remove this key."
+
+
+def check_no_position(c: Any) -> str | None:
+    if c.no_position_every is None or c.position == "rotary":
+        return None
+    return f"this key is only for position = 'rotary', not '{c.position}'."
+
+
+def check_unit_offset(c: Any) -> str | None:
+    if not c.norm_unit_offset or c.norm == "rms":
+        return None
+    return f"this key is only for norm = 'rms', not '{c.norm}'."
+
+
+def check_parallel(c: Any) -> str | None:
+    if not c.parallel or (c.placement != "post" and c.kind != "encoder-decoder"):
+        return None
+    return "parallel sublayers need a placement other than 'post', and a kind other than 'encoder-decoder'."

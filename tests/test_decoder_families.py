@@ -1,0 +1,227 @@
+"""Decoder families like Llama, Gemma and GPT-NeoX: logits equal transformers, in both directions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from bundles import byte_tokenizer
+from foreign import ROPE, VOCABULARY, llama, outputs_of_both, randomize, save_model
+from safetensors.torch import load_file
+from torch import nn
+
+from chumoku.errors import UsageError
+from chumoku.models.build import build
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.bundle_weights import tensors_of
+from chumoku.weights.families import FAMILIES, find_family
+from chumoku.weights.formats.transformers_folder import write_folder
+from chumoku.weights.open_model import load
+
+CLOSE = 1e-5
+YARN = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 17}
+SEPARATE = {"head_dim": 10, "num_hidden_layers": 3}
+EXPERTS = {
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 3,
+    "intermediate_size": 44,
+}  # the library needs multiples of 4
+
+
+def gemma(kind: str, **changes: Any) -> nn.Module:
+    names = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "sliding_window": 5, **SEPARATE}
+    return llama(kind, **{**names, "query_pre_attn_scalar": 7, "tie_word_embeddings": True, **changes})
+
+
+def gemma3(**changes: Any) -> nn.Module:
+    rope = {
+        "full_attention": {**ROPE, "rope_type": "linear", "factor": 3.0},
+        "sliding_attention": {**ROPE, "rope_theta": 7.0},
+    }
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 36, "intermediate_size": 41, "head_dim": 10}
+    sizes |= {"num_hidden_layers": 5, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-2}
+    sizes |= {"max_position_embeddings": 67, "rope_parameters": rope, "sliding_window": 5, "query_pre_attn_scalar": 7}
+    sizes |= {"sliding_window_pattern": 3}
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**{**sizes, **changes}))
+
+
+def phi3(**changes: Any) -> nn.Module:
+    return llama("Phi3", **{"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, **changes})
+
+
+def neox(**changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 40, "intermediate_size": 41}
+    sizes |= {"num_hidden_layers": 3, "num_attention_heads": 5, "max_position_embeddings": 67, "layer_norm_eps": 1e-2}
+    sizes |= {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.25}}
+    return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**{**sizes, **changes}))
+
+
+def smollm3(**changes: Any) -> nn.Module:
+    ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+    return llama("SmolLM3", **{**ids, "num_hidden_layers": 5, "no_rope_layer_interval": 2, **changes})
+
+
+VARIANTS: dict[str, Callable[[], nn.Module]] = {
+    "llama head width": lambda: llama(**SEPARATE),
+    "llama attention biases": lambda: llama(attention_bias=True),
+    "llama feed-forward biases": lambda: llama(mlp_bias=True),
+    "llama yarn": lambda: llama(rope_parameters=YARN),
+    "llama yarn factor": lambda: llama(rope_parameters={**YARN, "attention_factor": 1.3, "beta_fast": 7.0}),
+    "mistral": lambda: llama("Mistral", sliding_window=5, **SEPARATE),
+    "mixtral": lambda: llama("Mixtral", num_local_experts=5, sliding_window=7, **EXPERTS),
+    "mixtral full": lambda: llama("Mixtral", num_local_experts=3, **EXPERTS),
+    "qwen2": lambda: llama("Qwen2", tie_word_embeddings=True),
+    "qwen2 window": lambda: llama("Qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=0),
+    "qwen2 yarn": lambda: llama("Qwen2", rope_parameters=YARN),
+    "qwen3": lambda: llama("Qwen3", **SEPARATE),
+    "qwen3 biases": lambda: llama("Qwen3", attention_bias=True, head_dim=6, num_key_value_heads=6),
+    "qwen3 pattern": lambda: llama(
+        "Qwen3", use_sliding_window=True, sliding_window=5, head_dim=10, num_hidden_layers=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "qwen3 experts": lambda: llama(
+        "Qwen3Moe", num_experts=5, moe_intermediate_size=52, norm_topk_prob=True, head_dim=10, **EXPERTS
+    ),
+    "phi3": phi3,
+    "phi3 window": lambda: phi3(sliding_window=5, num_hidden_layers=3),
+    "olmo2": lambda: llama("Olmo2", num_hidden_layers=3),
+    "olmo2 biases": lambda: llama("Olmo2", attention_bias=True, rope_parameters=YARN),
+    "smollm3": smollm3,
+    "smollm3 biases": lambda: smollm3(attention_bias=True, tie_word_embeddings=True),
+    "gemma2": lambda: gemma("Gemma2", attn_logit_softcapping=3.0, final_logit_softcapping=5.0),
+    "gemma2 no caps": lambda: gemma(
+        "Gemma2", attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True,
+        query_pre_attn_scalar=10,
+    ),
+    "gemma3": gemma3,
+    "gemma3 local": lambda: gemma3(sliding_window_pattern=7),
+    "gemma3 untied": lambda: gemma3(tie_word_embeddings=False, attention_bias=True),
+    "gpt-neox": neox,
+    "gpt-neox in sequence": lambda: neox(use_parallel_residual=False, hidden_act="relu", attention_bias=False),
+    "gpt-neox whole heads": lambda: neox(
+        rope_parameters={**ROPE, "partial_rotary_factor": 1.0}, tie_word_embeddings=True
+    ),
+}  # fmt: skip
+
+
+def save_variant(name: str, folder: Path) -> nn.Module:
+    theirs = randomize(VARIANTS[name]())
+    save_model(theirs, folder)
+    return theirs
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_models_equal_transformers_in_both_directions(name: str, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path / "theirs")
+    first = load(tmp_path / "theirs").model
+    ours, expected = outputs_of_both(first, theirs)
+    assert (ours - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
+    (tmp_path / "ours").mkdir()
+    family = FAMILIES[theirs.config.model_type]
+    write_folder(tmp_path / "ours", first, Tokenizers(byte_tokenizer(), byte_tokenizer()), family=family)
+    again = load(tmp_path / "ours").model
+    assert again.config == first.config
+    tensors, others = tensors_of(first), tensors_of(again)
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
+    reopened = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert type(reopened) is type(theirs)
+    output, expected = outputs_of_both(again, reopened)
+    assert (output - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
+    kept, out = (load_file(tmp_path / side / "model.safetensors") for side in ("theirs", "ours"))
+    assert kept.keys() == out.keys()
+    assert all(torch.equal(kept[key], tensor) for key, tensor in out.items())
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "phi3" not in name])
+def test_models_with_interleaved_pairs_are_exported(name: str, tmp_path: Path) -> None:
+    """The rows of queries, keys and their norms change their order, in joined matrices and in a part of a head too."""
+    theirs = save_variant(name, tmp_path / "theirs")
+    model = build(replace(load(tmp_path / "theirs").model.config, pairing="interleaved")).eval()
+    randomize(model)
+    assert find_family(model.config).name == theirs.config.model_type
+    (tmp_path / "ours").mkdir()
+    write_folder(tmp_path / "ours", model, Tokenizers(byte_tokenizer(), byte_tokenizer()))
+    reopened = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    output, expected = outputs_of_both(model, reopened)
+    assert (output - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
+
+
+def test_joined_matrices_are_exported_with_interleaved_pairs(tmp_path: Path) -> None:
+    save_variant("phi3", tmp_path / "theirs")
+    model = randomize(build(replace(load(tmp_path / "theirs").model.config, pairing="interleaved")))
+    (tmp_path / "ours").mkdir()
+    write_folder(tmp_path / "ours", model, Tokenizers(byte_tokenizer(), byte_tokenizer()), family=FAMILIES["phi3"])
+    output, expected = outputs_of_both(model, transformers.Phi3ForCausalLM.from_pretrained(tmp_path / "ours").eval())
+    assert (output - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
+
+
+def test_gemma_without_unit_offset_is_exported(tmp_path: Path) -> None:
+    """Norms that multiply by γ are written as γ − 1."""
+    save_variant("gemma3", tmp_path / "theirs")
+    model = randomize(build(replace(load(tmp_path / "theirs").model.config, norm_unit_offset=False)))
+    (tmp_path / "ours").mkdir()
+    write_folder(tmp_path / "ours", model, Tokenizers(byte_tokenizer(), byte_tokenizer()))
+    output, expected = outputs_of_both(
+        model, transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    )
+    assert (output - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}, "every n-th"),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 5, "layer_types": ["chunked_attention"] * 2},
+            "layer_types",
+        ),
+        ("smollm3", {"no_rope_layers": [0, 1, 1, 1, 1]}, "every n-th"),
+        ("smollm3", {"no_rope_layers": [1]}, "every layer"),
+        ("qwen3 experts", {"norm_topk_prob": False}, "norm_topk_prob"),
+        ("qwen3 experts", {"mlp_only_layers": [1]}, "mlp_only_layers"),
+        ("qwen3 experts", {"num_local_experts": 1, "num_experts": 1}, "experts"),
+        ("phi3", {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ("phi3", {"rope_parameters": {**ROPE, "rope_type": "longrope"}}, "longrope"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma2", {"hidden_activation": "silu"}, "hidden_activation"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+        ("gemma3", {"rope_parameters": {"sliding_attention": {**ROPE, "rope_type": "linear", "factor": 2.0}}}, "local"),
+        ("llama yarn", {"rope_parameters": {**YARN, "truncate": False}}, "truncate"),
+        ("gpt-neox", {"hidden_act": "tanh"}, "hidden_act"),
+    ],
+)
+def test_unsupported_values_are_refused(name: str, values: dict[str, Any], words: str, tmp_path: Path) -> None:
+    save_variant(name, tmp_path)
+    path = tmp_path / "config.json"
+    config = {**json.loads(path.read_text()), "layer_types": None, **values}
+    path.write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=words):
+        load(tmp_path)
+
+
+def test_older_config_files_are_read(tmp_path: Path) -> None:
+    """Files from before rope_parameters and layer_types."""
+    older: dict[str, dict[str, Any]] = {
+        "gpt-neox": {"rotary_pct": 0.25, "rotary_emb_base": 777.0},
+        "gemma3": {
+            "rope_theta": 777.0, "rope_local_base_freq": 7.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+            "sliding_window_pattern": 3,
+        },
+        "qwen2 yarn": {"rope_theta": 777.0, "rope_scaling": {**YARN, "type": "yarn"}},
+        "smollm3": {"rope_theta": 777.0, "no_rope_layers": None},
+    }  # fmt: skip
+    for name, values in older.items():
+        save_variant(name, tmp_path / name)
+        expected = load(tmp_path / name).model.config
+        path = tmp_path / name / "config.json"
+        config = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("rope_parameters", "layer_types")}
+        path.write_text(json.dumps({**config, **values}))
+        assert load(tmp_path / name).model.config == expected, name
