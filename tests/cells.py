@@ -30,7 +30,7 @@ EXTRAS: dict[str, dict[str, object]] = {
     "": {},
     "head norms": {"head_width": 14, "query_key_norm": "head", "attention_bias": "qkv", "bias": False},
     "joint norms": {"query_key_norm": "all", "attention_scale": 0.4, "attention_bias": "none"},
-    "caps": {"score_cap": 3.0, "logit_cap": 5.0},
+    "caps": {"score_cap": 3.0, "logit_cap": 5.0, "scale_logits": True},
     "unit offset": {"norm": "rms", "norm_unit_offset": True, "query_key_norm": "head"},
     "parallel": {"parallel": True, "rotary": {"share": 0.6}},
     "full attention": {"attention_window": WINDOW, "full_attention_every": 2, "rotary": {"local_base": 77.0}},

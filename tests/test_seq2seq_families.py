@@ -12,6 +12,7 @@ import torch
 import transformers
 from bundles import byte_tokenizer
 from foreign import VOCABULARY, randomize, save_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from chumoku.decoding.beam import search
@@ -38,11 +39,23 @@ def bart(kind: str = "Bart", **changes: Any) -> nn.Module:
     return getattr(transformers, f"{kind}ForConditionalGeneration")(config)  # type: ignore[no-any-return]
 
 
+def t5(kind: str = "T5", **changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": 31, "num_heads": 5, "d_kv": 7, "d_ff": 41}
+    sizes |= {"num_layers": 3, "num_decoder_layers": 2, "layer_norm_epsilon": 1e-2}
+    sizes |= {"relative_attention_num_buckets": 13, "relative_attention_max_distance": 17}
+    sizes |= {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = getattr(transformers, f"{kind}Config")(**{**sizes, **changes})
+    return getattr(transformers, f"{kind}ForConditionalGeneration")(config)  # type: ignore[no-any-return]
+
+
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "bart": bart,
     "bart scaled": lambda: bart(scale_embedding=True, activation_function="relu"),
     "mbart": lambda: bart("MBart", scale_embedding=True),
     "m2m100": lambda: bart("M2M100"),
+    "t5": t5,
+    "t5 1.1": lambda: t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "mt5": lambda: t5("MT5", feed_forward_proj="gated-silu"),
     "m2m100 unscaled": lambda: bart("M2M100", scale_embedding=False, activation_function="gelu"),
 }
 
@@ -86,8 +99,9 @@ def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path
     ours, expected = outputs_of_both(first, theirs)
     assert (ours - expected).abs().max() <= CLOSE
     folder = export(first, tmp_path / "ours")
-    assert json.loads((folder / "config.json").read_text())["model_type"] == theirs.config.model_type
-    ours, expected = outputs_of_both(first, type(theirs).from_pretrained(folder).eval())
+    written = json.loads((folder / "config.json").read_text())["model_type"]
+    assert written == {"mt5": "t5"}.get(name, theirs.config.model_type)
+    ours, expected = outputs_of_both(first, transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval())
     assert (ours - expected).abs().max() <= CLOSE
     again = load(folder).model
     assert again.config == first.config
@@ -136,6 +150,9 @@ def test_conversions_are_certified(name: str, target: str, tmp_path: Path) -> No
         ("mbart", "max_position_embeddings", 71),
         ("mbart", "max_position_embeddings", 61),
         ("m2m100", "d_model", 29),
+        ("t5", "feed_forward_proj", "gated-relu"),
+        ("t5", "relative_attention_num_buckets", 11),
+        ("t5", "d_kv", 11),
         ("m2m100", "tie_word_embeddings", False),
     ],
 )
@@ -145,3 +162,16 @@ def test_unsupported_configs_are_refused(name: str, key: str, value: object, tmp
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(UsageError):
         load(tmp_path)
+
+
+def test_t5_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
+    """FLAN-T5: transformers says that it is tied, and uses the matrix in the file."""
+    save_variant("t5 1.1", tmp_path / "theirs")
+    file = tmp_path / "theirs" / "model.safetensors"
+    matrix = torch.randn(VOCABULARY, 31, generator=torch.Generator().manual_seed(3))
+    save_file({**load_file(file), "lm_head.weight": matrix}, file, {"format": "pt"})
+    ours = load(tmp_path / "theirs").model
+    assert (ours.config.tie_output, ours.config.scale_logits) == (False, False)
+    for folder in (tmp_path / "theirs", export(ours, tmp_path / "ours")):
+        found, expected = outputs_of_both(ours, transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval())
+        assert (found - expected).abs().max() <= CLOSE

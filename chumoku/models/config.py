@@ -213,6 +213,7 @@ class ModelConfig(Settings):
     share_embeddings: bool = False  # one table for encoder and decoder
     tie_output: bool = True  # the output matrix is the embedding table
     output_bias: bool = False
+    scale_logits: bool = False  # logits / √D, as in T5
     logit_cap: Positive | None = None  # soft-capping of the logits
 
     head: Literal["next", "masked", "vector"] | None = None  # default: "next", for encoders "masked"

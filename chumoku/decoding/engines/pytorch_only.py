@@ -14,6 +14,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "attention_scale": (None,),
     "score_cap": (None,),
     "logit_cap": (None,),
+    "scale_logits": (False,),
     "no_position_every": (None,),
 }
 

@@ -1,9 +1,4 @@
-"""Model families of the transformers library: each is one two-way table in its own file.
-
-T5 is not supported. It has a table of position biases shared by all layers, scores that are not divided by √d_k, tied
-logits divided by √D, and in later versions heads that are together wider than the model: four config keys that no other
-family would use.
-"""
+"""Model families of the transformers library: each is one two-way table in its own file."""
 
 from __future__ import annotations
 
@@ -25,6 +20,7 @@ from chumoku.weights.families.phi3 import PHI3
 from chumoku.weights.families.qwen import QWEN2, QWEN3, QWEN3_MOE
 from chumoku.weights.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from chumoku.weights.families.smollm3 import SMOLLM3
+from chumoku.weights.families.t5 import MT5, T5
 from chumoku.weights.families.table import Row
 
 FAMILIES: dict[str, Family] = {
@@ -32,7 +28,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *(GPT2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, OLMO2, SMOLLM3, GEMMA2, GEMMA3, GPT_NEOX),
         *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT),  # with one segment, RoBERTa comes first
-        *(MARIAN, BART, MBART, M2M_100),
+        *(MARIAN, BART, MBART, M2M_100, T5, MT5),
     )
 }
 
