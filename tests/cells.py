@@ -36,6 +36,10 @@ EXTRAS: dict[str, dict[str, object]] = {
     "full attention": {"attention_window": WINDOW, "full_attention_every": 2, "rotary": {"local_base": 77.0}},
     "no positions": {"no_position_every": 2},
     "yarn": {"rotary": YARN},
+    "full attention first": {
+        **{"attention_window": WINDOW, "full_attention_every": 2, "full_attention_first": True},
+        **{"embedding_norm": True, "first_norm": False, "norm_bias": False, "norm": "layer", "placement": "pre"},
+    },
 }
 
 

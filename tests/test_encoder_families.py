@@ -43,6 +43,16 @@ def distilbert(task: str = "ForMaskedLM", **changes: Any) -> nn.Module:
     return getattr(transformers, f"DistilBert{task}")(config)  # type: ignore[no-any-return]
 
 
+def modernbert(task: str = "ForMaskedLM", **changes: Any) -> nn.Module:
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 30, "num_hidden_layers": 5, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 41, "max_position_embeddings": 67, "norm_eps": 1e-2, "pad_token_id": 0}
+    sizes |= {"local_attention": 6, "global_rope_theta": 777.0, "local_rope_theta": 77.0}
+    for key in ("eos_token_id", "bos_token_id", "cls_token_id", "sep_token_id"):
+        sizes[key] = 2
+    config = transformers.ModernBertConfig(**{**sizes, **changes})
+    return getattr(transformers, f"ModernBert{task}")(config)  # type: ignore[no-any-return]
+
+
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "roberta": roberta,
     "roberta untied": lambda: roberta(tie_word_embeddings=False),
@@ -51,6 +61,12 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "roberta two segments": lambda: roberta(type_vocab_size=2),
     "xlm-roberta": lambda: roberta("XLMRoberta"),
     "camembert": lambda: roberta("Camembert"),
+    "modernbert": modernbert,
+    "modernbert every second": lambda: modernbert(global_attn_every_n_layers=2, hidden_activation="gelu"),
+    "modernbert global": lambda: modernbert(global_attn_every_n_layers=1, tie_word_embeddings=False),
+    "modernbert one global": lambda: modernbert(global_attn_every_n_layers=7, decoder_bias=False),
+    "modernbert biases": lambda: modernbert(attention_bias=True, mlp_bias=True, norm_bias=True, classifier_bias=True),
+    "modernbert body": lambda: modernbert("Model", attention_bias=True),
     "distilbert": distilbert,
     "distilbert untied": lambda: distilbert(tie_word_embeddings=False, activation="relu"),
     "distilbert body": lambda: distilbert("Model", dim=30, sinusoidal_pos_embds=True),
@@ -117,7 +133,7 @@ def test_tables_and_tensors_correspond(name: str, tmp_path: Path) -> None:
     assert transformers_rows(config) is not None
 
 
-@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "distilbert"])
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "distilbert", "modernbert"])
 def test_conversions_are_certified(name: str, tmp_path: Path) -> None:
     """The probes have the padding token too, which has no position in RoBERTa."""
     save_variant(name, tmp_path / "theirs")

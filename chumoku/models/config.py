@@ -192,6 +192,7 @@ class ModelConfig(Settings):
     no_position_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer rotates nothing
     attention_window: LargeSize | None = None  # self-attention sees only tokens less than this many positions away
     full_attention_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer has no window
+    full_attention_first: bool = False  # the first of every n layers has no window, not the last
 
     attention_bias: Literal["none", "qkv", "all"] | None = None  # "qkv": not in the output; default: as in `bias`
     query_key_norm: Literal["none", "head", "all"] = (
@@ -202,6 +203,8 @@ class ModelConfig(Settings):
 
     norm: Literal["layer", "rms", "batch"] = "layer"
     norm_epsilon: Annotated[float, Field(gt=0.0, le=0.1)] = 1e-5
+    norm_bias: bool = True  # β in layer norms
+    first_norm: bool = True  # False: no norm before the first attention, because embedding_norm is enough
     norm_unit_offset: bool = False  # RMS norms multiply by 1 + γ instead of γ, as in Gemma
     placement: Literal["pre", "post", "output", "sandwich"] = "pre"
     parallel: bool = False  # attention and feed-forward both read the block's input, as in GPT-NeoX
@@ -256,6 +259,9 @@ class ModelConfig(Settings):
         Rule(("position", "width", "heads", "head_width", "rotary"), rules.check_rotary_head_width),
         Rule(("rotary", "position", "attention_window"), rules.check_rotary_keys),
         Rule(("full_attention_every", "attention_window"), rules.check_full_attention),
+        Rule(("full_attention_first", "full_attention_every"), rules.check_full_attention_first),
+        Rule(("first_norm", "embedding_norm", "placement"), rules.check_first_norm),
+        Rule(("norm_bias", "norm"), rules.check_norm_bias),
         Rule(("no_position_every", "position"), rules.check_no_position),
         Rule(("norm_unit_offset", "norm"), rules.check_unit_offset),
         Rule(("parallel", "placement", "kind"), rules.check_parallel),
@@ -292,7 +298,8 @@ class ModelConfig(Settings):
     def is_local(self, layer: int) -> bool:
         """Return True if this layer, numbered from 0, has the attention window."""
         every = self.full_attention_every
-        return self.attention_window is not None and (every is None or (layer + 1) % every != 0)
+        place = layer if self.full_attention_first else layer + 1
+        return self.attention_window is not None and (every is None or place % every != 0)
 
     def is_rotated(self, layer: int) -> bool:
         """Return True if this layer, numbered from 0, has rotary positions."""

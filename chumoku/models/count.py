@@ -147,7 +147,10 @@ class Sizes:
                 (self.depth, self.experts, self.feedforward_bias),
                 (self.depth, c.experts, width),
             ],
-            "norms": [(norms, width if c.norm == "rms" else 2 * width), (self.attentions, query_key_norm)],
+            "norms": [
+                (norms, width if c.norm == "rms" or not c.norm_bias else 2 * width),
+                (self.attentions, query_key_norm),
+            ],
             "head": [
                 (logits and not c.tie_output, c.vocabulary, width),
                 (logits and c.output_bias, c.vocabulary),
@@ -158,7 +161,8 @@ class Sizes:
 
     def block_norms(self) -> int:
         """Return the number of norms of all blocks, without those of queries and keys."""
-        return (2 * self.depth + self.cross_attentions) * (2 if self.config.placement == "sandwich" else 1)
+        norms = (2 * self.depth + self.cross_attentions) * (2 if self.config.placement == "sandwich" else 1)
+        return norms if self.config.first_norm else norms - self.stacks
 
     def weights_per_token(self) -> int:
         """Return the number of weights that multiply each token: matrices and logits, without embedding tables."""

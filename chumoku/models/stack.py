@@ -80,7 +80,7 @@ class Stack(nn.Module):
         self.layer_kinds = tuple((config.is_local(layer), config.is_rotated(layer)) for layer in range(depth))
         self.segment = Embedding(config.segments, config.width) if config.segments else None
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
-        self.blocks = nn.ModuleList(make_block(config, cross=cross) for _ in range(depth))
+        self.blocks = nn.ModuleList(make_block(config, cross=cross, layer=layer) for layer in range(depth))
         self.norm = None if config.placement == "post" else make_norm(config)
 
     def forward(
@@ -260,8 +260,9 @@ def store_rotation(rotation: Rotation | None) -> Rotation | None:
 def make_norm(config: ModelConfig) -> nn.Module:
     if config.norm == "rms":
         return make_rms_norm(config, config.width)
-    kind = LayerNorm if config.norm == "layer" else BatchNorm
-    return kind(config.width, epsilon=config.norm_epsilon)
+    if config.norm == "batch":
+        return BatchNorm(config.width, epsilon=config.norm_epsilon)
+    return LayerNorm(config.width, epsilon=config.norm_epsilon, bias=config.norm_bias)
 
 
 def make_rms_norm(config: ModelConfig, width: int) -> RMSNorm:
@@ -345,13 +346,14 @@ def make_feedforward(config: ModelConfig) -> FeedForward | MixtureOfExperts:
     )
 
 
-def make_block(config: ModelConfig, *, cross: bool) -> Block:
+def make_block(config: ModelConfig, *, cross: bool, layer: int = 0) -> Block:
     return Block(
         make_attention(config, relative=config.position == "relative"),
         make_feedforward(config),
         norm=lambda: make_norm(config),
         placement=config.placement,
         parallel=config.parallel,
+        normalize_input=config.first_norm or layer > 0,
         cross_attention=make_attention(config, relative=False) if cross else None,
         dropout=config.dropout.sublayer,
     )

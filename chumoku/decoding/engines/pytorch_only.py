@@ -15,6 +15,8 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "score_cap": (None,),
     "logit_cap": (None,),
     "scale_logits": (False,),
+    "norm_bias": (True,),
+    "first_norm": (True,),
     "no_position_every": (None,),
 }
 

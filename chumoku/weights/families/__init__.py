@@ -15,6 +15,7 @@ from chumoku.weights.families.llama import LLAMA
 from chumoku.weights.families.m2m_100 import M2M_100
 from chumoku.weights.families.marian import MARIAN
 from chumoku.weights.families.mistral import MISTRAL, MIXTRAL
+from chumoku.weights.families.modernbert import MODERNBERT
 from chumoku.weights.families.olmo2 import OLMO2
 from chumoku.weights.families.phi3 import PHI3
 from chumoku.weights.families.qwen import QWEN2, QWEN3, QWEN3_MOE
@@ -27,7 +28,7 @@ FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(GPT2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, OLMO2, SMOLLM3, GEMMA2, GEMMA3, GPT_NEOX),
-        *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT),  # with one segment, RoBERTa comes first
+        *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT, MODERNBERT),  # with one segment, RoBERTa comes first
         *(MARIAN, BART, MBART, M2M_100, T5, MT5),
     )
 }

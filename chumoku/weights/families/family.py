@@ -34,7 +34,7 @@ OFF: Supported = {
     **dict.fromkeys(("attention_window", "full_attention_every", "no_position_every", "head_width"), (None,)),
     **dict.fromkeys(("attention_bias", "attention_scale", "score_cap", "logit_cap", "rotary.local_base"), (None,)),
     **{"query_key_norm": ("none",), "norm_unit_offset": (False,), "parallel": (False,), "rotary.share": (1.0,)},
-    "scale_logits": (False,),
+    **{"scale_logits": (False,), "norm_bias": (True,), "first_norm": (True,)},
     "rotary.scaling": ("none", "linear", "llama3"),
     **{"sinusoidal.endpoint": (False,), "sinusoidal.start": (0,)},
 }
