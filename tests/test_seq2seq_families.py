@@ -15,10 +15,13 @@ from foreign import VOCABULARY, randomize, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import chumoku
+from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.decoding.beam import search
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
+from chumoku.text.tokenizer import with_prefix_and_suffix, with_roles
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.convert import convert
@@ -175,3 +178,31 @@ def test_t5_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
     for folder in (tmp_path / "theirs", export(ours, tmp_path / "ours")):
         found, expected = outputs_of_both(ours, transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval())
         assert (found - expected).abs().max() <= CLOSE
+
+
+def test_text_is_framed_as_in_transformers(tmp_path: Path) -> None:
+    """BART reads <s> text </s>, and its decoder starts with </s>; a bundle keeps both."""
+    theirs = save_variant("bart", tmp_path / "theirs")
+    tokenizer = with_prefix_and_suffix(byte_tokenizer(), ["<s>"], ["</s>"])
+    tokenizer.save(tmp_path / "theirs" / "tokenizer.json")
+    path = tmp_path / "theirs" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder_start_token_id": 2}))
+    pipeline = chumoku.load(tmp_path / "theirs")
+    source = torch.tensor([[1, *tokenizer.encode("a cat"), 2]])
+    options = {"max_new_tokens": 13, "do_sample": False, "num_beams": 1, "decoder_start_token_id": 2}
+    special = [[token] for token in (0, 1, 3, 4, *range(tokenizer.size, VOCABULARY))]
+    expected = theirs.generate(source, bad_words_ids=special, **options)[0, 1:].tolist()
+    text = tokenizer.decode([token for token in expected if token > 2])
+    assert pipeline.translate("a cat", beam=1, limit=13, split=False) == text
+    again = chumoku.load(pipeline.save(tmp_path / "bundle"))
+    assert again.translate("a cat", beam=1, limit=13, split=False) == text
+    assert again.source_tokenizer.encode("a", source=True) == [1, *tokenizer.encode("a")]
+
+
+def test_pairs_are_prepared_as_sources_are_read(tmp_path: Path) -> None:
+    tokenizer = with_roles(byte_tokenizer(), {"source_begin": 1})
+    (tmp_path / "pairs.tsv").write_text("one two\tthree\nfour\tfive six\n")
+    folder = prepare_pairs([tmp_path / "pairs.tsv"], tokenizer, tmp_path / "out", validation=0.0)
+    rows = open_pairs(folder).source
+    found = sorted(rows[number].tolist() for number in range(len(rows)))
+    assert found == sorted([1, *tokenizer.encode(text)] for text in ("one two", "four"))

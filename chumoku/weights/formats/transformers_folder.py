@@ -24,7 +24,7 @@ from chumoku.nn.quantized import is_quantized
 from chumoku.safe_files import check_links, file_inside, read_any_json, read_json
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
-from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
+from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix, with_roles
 from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, USE_IDS, WEIGHTS, Bundle, Tokenizers, save_tensors
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.dequantize import dequantize_model
@@ -52,6 +52,9 @@ def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     check_duplicates(family.duplicates(config), source)
     model = build_from_source(config, family.rows(config), source, ignored=family.ignored, device=device)
     tokenizers = read_tokenizers(folder)
+    if config.kind == "encoder-decoder":
+        start = read_json(file_inside(folder, CONFIG), max_bytes=1 << 20).get("decoder_start_token_id")
+        tokenizers = set_first_tokens(tokenizers, start)
     return Bundle(model, tokenizers.target, tokenizers.source)
 
 
@@ -155,6 +158,21 @@ def read_tokenizers(folder: Path) -> Tokenizers:
     except NoTokenizerError as error:
         tokenizer = text.MissingTokenizer(f"{error} Put one there, pass tokenizer=… to chumoku.load, {USE_IDS}")
     return Tokenizers(tokenizer, tokenizer)
+
+
+def set_first_tokens(tokenizers: Tokenizers, start: Any) -> Tokenizers:
+    """The tokenizers with the begin token that the config names, and with their token before every source."""
+    if isinstance(tokenizers.target, text.MissingTokenizer):
+        return tokenizers
+    target, source = tokenizers
+    differs = isinstance(start, int) and 0 <= start < target.size and start != target.roles.begin
+    begin = {"begin": start} if differs else {}
+    before = [token for token in source.prefix_and_suffix[0] if token not in source.roles.languages.values()]
+    source_begin = {"source_begin": before[0]} if before else {}
+    if source is target:
+        both = with_roles(target, {**begin, **source_begin})
+        return Tokenizers(both, both)
+    return Tokenizers(with_roles(target, begin), with_roles(source, source_begin))
 
 
 def write_folder(folder: Path, model: Model, tokenizers: Tokenizers, *, family: Family | None = None) -> None:
