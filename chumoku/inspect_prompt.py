@@ -161,7 +161,7 @@ def _given_tokens(
 
 
 def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> list[int]:
-    before, end = tokenizer.encode("", language=tokenizer.target_language), tokenizer.roles.end_tokens
+    before, end = tokenizer.encode("", language=tokenizer.target_language, source=True), tokenizer.roles.end_tokens
     ids = tokenizer.encode(text)
     note_unknown(tokenizer, ids, notices)
     return [*before, *cut(ids, most - len(before) - len(end), "text", notices), *end]

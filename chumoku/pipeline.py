@@ -221,18 +221,22 @@ class Pipeline(Bundle):
         self,
         text: str | Sequence[str],
         *,
+        prompt: embed.Prompt | None = None,
         batch_tokens: int = embed.BATCH_TOKENS,
         note: Callable[[str], object] = warnings.warn,
         **unknown: Any,
     ) -> Tensor:
         """The vector of a text [D], or of each text in a list [n, D].
 
+        prompt          put the model's prompt for a "query" or a "document" before each text
         batch_tokens    most tokens of a batch: rows × longest
         note            called with a sentence if texts were cut
         """
         model = self._model_as(EncoderModel, "embed")
         check_arguments(self.embed, unknown)
-        vectors = embed.embed(model, as_list(text), tokenizer=self.tokenizer, batch_tokens=batch_tokens, note=note)
+        vectors = embed.embed(
+            model, as_list(text), tokenizer=self.tokenizer, prompt=prompt, batch_tokens=batch_tokens, note=note
+        )
         return vectors[0] if isinstance(text, str) else vectors
 
     def similarity(self, texts: Sequence[str]) -> Tensor:

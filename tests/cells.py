@@ -17,7 +17,7 @@ from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.models.model import Model
 
 KINDS = ("encoder", "decoder", "encoder-decoder")
-POSITIONS = ("sinusoidal", "learned", "relative", "alibi", "rotary", "none")
+POSITIONS = ("sinusoidal", "learned", "relative", "relative_bias", "alibi", "rotary", "none")
 NORMS = ("layer", "rms", "batch")
 PLACEMENTS = ("pre", "post")
 FEEDFORWARDS = ("relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu", "experts")
@@ -30,7 +30,7 @@ EXTRAS: dict[str, dict[str, object]] = {
     "": {},
     "head norms": {"head_width": 14, "query_key_norm": "head", "attention_bias": "qkv", "bias": False},
     "joint norms": {"query_key_norm": "all", "attention_scale": 0.4, "attention_bias": "none"},
-    "caps": {"score_cap": 3.0, "logit_cap": 5.0},
+    "caps": {"score_cap": 3.0, "logit_cap": 5.0, "scale_logits": True},
     "unit offset": {"norm": "rms", "norm_unit_offset": True, "query_key_norm": "head"},
     "parallel": {"parallel": True, "rotary": RotarySettings(share=0.6)},
     "full attention": {
@@ -40,6 +40,10 @@ EXTRAS: dict[str, dict[str, object]] = {
     },
     "no positions": {"no_position_every": 2},
     "yarn": {"rotary": YARN},
+    "full attention first": {
+        **{"attention_window": WINDOW, "full_attention_every": 2, "full_attention_first": True},
+        **{"embedding_norm": True, "first_norm": False, "norm_bias": False, "norm": "layer", "placement": "pre"},
+    },
 }
 
 
@@ -73,6 +77,8 @@ class Cell(NamedTuple):
             "experts": 5 if expert else 0,
             "position": self.position,
             "relative_clip": 4,
+            "relative_buckets": 7,
+            "relative_max_distance": 11,
             "attention_window": self.window,
             "norm": self.norm,
             "placement": self.placement,

@@ -843,6 +843,7 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "decoder, learned, post, relu": fresh("decoder", position="learned", placement="post", feedforward="relu"),
     "decoder, relative, geglu, one key head": fresh("decoder", position="relative", feedforward="geglu", kv_heads=1),
     "decoder, alibi": fresh("decoder", position="alibi", norm="rms"),
+    "translator, relative bias": fresh("encoder-decoder", position="relative_bias"),
     "decoder, window": fresh("decoder", attention_window=5),
     "decoder like Gemma": fresh("decoder", **GEMMA),
     "decoder like OLMo 2": fresh("decoder", norm="rms", placement="output", query_key_norm="all", bias=False),

@@ -93,7 +93,7 @@ class Step(nn.Module):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("position", ["learned", "relative", "alibi", "rotary"])
+@pytest.mark.parametrize("position", ["learned", "relative", "relative_bias", "alibi", "rotary"])
 def test_cached_step_exports(position: str) -> None:
     """With lengths per row, no length is a constant of the program; batch and capacity are dynamic."""
     model = model_of(Cell("decoder", position, kv_heads=1), layers=1)

@@ -166,16 +166,16 @@ def test_unsupported_config_keys_are_refused(changes: dict[str, object], key: st
 
 def test_tables_and_tensors_correspond() -> None:
     configs = {
-            "gpt2": ModelConfig(vocabulary=29, position="learned", tie_output=False),
-            "llama": ModelConfig(vocabulary=29, norm="rms", feedforward="swiglu", tie_output=False),
-            "bert": ModelConfig(
-                vocabulary=29, kind="encoder", position="learned", placement="post", embedding_norm=True, segments=2,
-                output_bias=True, tie_output=False,
-            ),
-            "marian": ModelConfig(
-                vocabulary=29, kind="encoder-decoder", position="learned", placement="post", output_bias=True,
-                tie_output=False,
-            ),
+        "gpt2": ModelConfig(vocabulary=29, position="learned", tie_output=False),
+        "llama": ModelConfig(vocabulary=29, norm="rms", feedforward="swiglu", tie_output=False),
+        "bert": ModelConfig(
+            vocabulary=29, kind="encoder", position="learned", placement="post", embedding_norm=True, segments=2,
+            output_bias=True, tie_output=False,
+        ),
+        "marian": ModelConfig(
+            vocabulary=29, kind="encoder-decoder", position="learned", placement="post", output_bias=True,
+            tie_output=False,
+        ),
     }  # fmt: skip
     for name, config in configs.items():
         names = tensors_of(build(config, device="meta"))

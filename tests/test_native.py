@@ -450,6 +450,7 @@ def test_which_engine_a_model_gets() -> None:
     for odd in (
         random_model("decoder", "relative"),
         random_model("decoder", "alibi"),
+        random_model("decoder", "relative_bias"),
         random_model("decoder", "rotary", attention_window=5),
         random_model("decoder", "none", experts=3),
         *(random_model("decoder", "rotary", **{key: value}) for key, value in PYTORCH_ONLY),

@@ -195,6 +195,7 @@ def test_recorded_weights_of_a_packed_row_stay_within_sequences(tmp_path):
     [
         ({"position": "relative"}, "positions"),
         ({"position": "alibi"}, "positions"),
+        ({"position": "relative_bias"}, "positions"),
         ({"attention_window": 5}, "window"),
     ],
 )

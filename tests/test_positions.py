@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from chumoku.errors import LengthError, ShapeError
 from chumoku.nn import (
     AlibiPositions,
     LearnedPositions,
+    RelativeBias,
     RelativePositions,
     RotaryPositions,
     RotaryScaling,
@@ -51,6 +54,16 @@ def test_sinusoidal_half_pairing_is_a_permutation() -> None:
     assert torch.equal(together[:, [0, 2, 4, 1, 3, 5]], apart)
 
 
+@pytest.mark.parametrize("width", [2, 7, 22])
+def test_sinusoidal_with_endpoint_equals_formula(width: int) -> None:
+    frequency = 10000.0 ** -np.linspace(0, 1, (width + 1) // 2)
+    angles = (np.arange(3) + 5)[:, None] * frequency
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :width]
+    layer = SinusoidalPositions(width, pairing="half", endpoint=True, start=5)
+    found = layer(torch.arange(3), 3, torch.float64)
+    torch.testing.assert_close(found, torch.from_numpy(expected), atol=1e-12, rtol=0)
+
+
 def test_inner_products_depend_on_the_distance() -> None:
     encoded = sinusoidal(torch.arange(50), 128).double()
     products = encoded @ encoded.T
@@ -84,6 +97,20 @@ def test_relative_equals_formula() -> None:
         for j in range(11):
             row = relative.table[max(-2, min(2, i - j)) + 2]
             torch.testing.assert_close(bias[:, :, i, j], query[:, :, i] @ row / math.sqrt(7), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (7, 11), (5, 3)])
+def test_relative_bias_equals_t5s(causal: bool, buckets: int, max_distance: int) -> None:
+    layer = RelativeBias(buckets, 3, max_distance=max_distance, causal=causal)
+    torch.nn.init.normal_(layer.table)
+    distances = torch.arange(199)[:, None] - torch.arange(211)[None]
+    expected = T5Attention._relative_position_bucket(-distances, not causal, buckets, max_distance)
+    assert torch.equal(layer.bucket(distances), expected)
+    bias = layer(distances, torch.float32)
+    assert bias.shape == (1, 3, 199, 211)
+    assert torch.equal(bias[0, 2], layer.table[expected, 2])
+    assert torch.equal(layer(distances[None].expand(5, -1, -1), torch.float32), bias.expand(5, -1, -1, -1))
 
 
 def test_alibi_equals_formula() -> None:

@@ -107,7 +107,7 @@ def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7,
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
-@pytest.mark.parametrize("position", ["learned", "rotary", "relative", "alibi"])
+@pytest.mark.parametrize("position", ["learned", "rotary", "relative", "relative_bias", "alibi"])
 def test_arrivals_at_odd_steps_change_no_text(kind: str, position: str) -> None:
     assert not wrong(kind, position)
 

@@ -20,7 +20,7 @@ import chumoku
 from chumoku.errors import AddressError, UsageError
 from chumoku.inspect_prompt import question
 from chumoku.models.build import build
-from chumoku.models.config import ModelConfig
+from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.nn.quantized import Int8
 from chumoku.nn.tap import addresses
 from chumoku.pipeline import Pipeline
@@ -88,6 +88,7 @@ VARIANTS = {
     "encoder": ("encoder", {"position": "sinusoidal", "norm": "rms"}),
     "relative encoder": ("encoder", {"position": "relative", "head": "vector"}),
     "translator": ("encoder-decoder", {"position": "relative"}),
+    "relative_bias": ("decoder", {"position": "relative_bias", "relative_buckets": 7, "relative_max_distance": 11}),
     "alibi, window": ("decoder", {"position": "alibi", "attention_window": 2}),
     "window encoder": ("encoder", {"position": "sinusoidal", "attention_window": 2}),
     "experts": ("decoder", {"experts": 3, "position": "none", "kv_heads": 1}),
@@ -123,7 +124,7 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
             (key > place and part == "decoder") or abs(key - place) >= far for key in range(len(result["weights"]))
         ]
         assert result["masked"] == hidden
-        assert (result["bias"] is not None) == (config.position in ("relative", "alibi"))
+        assert (result["bias"] is not None) == (config.position in SCORE_POSITIONS)
         pairs = {"input": f"{part}.embedding" if layer == 0 else f"{part}.blocks.{layer - 1}.output"}
         pairs |= {"norm1": f"{here}.attention_norm", "norm2": f"{here}.feedforward_norm", "out": f"{here}.output"}
         pairs |= {"output": f"{here}.attention.output", "feedforward": f"{here}.feedforward.output"}

@@ -135,7 +135,8 @@ def test_broken_speculations_are_caught(name: str, broken: object, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("position", "window"), [("rotary", None), ("learned", None), ("relative", None), ("alibi", None), ("rotary", 3)]
+    ("position", "window"),
+    [("rotary", None), ("learned", None), ("relative", None), ("relative_bias", None), ("alibi", None), ("rotary", 3)],
 )
 def test_greedy_speculation_is_greedy(position: str, window: int | None) -> None:
     """Over real engines, with a draft that is often wrong: the cache must go back as far as it was wrong."""

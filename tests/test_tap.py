@@ -37,7 +37,7 @@ def test_recording_changes_no_bit(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("position", ["rotary", "relative", "learned", "alibi"])
+@pytest.mark.parametrize("position", ["rotary", "relative", "relative_bias", "learned", "alibi"])
 def test_recording_changes_no_bit_of_training(kind: str, position: str) -> None:
     """With dropout from the same seed, outputs and gradients equal those of a step without recording in every bit."""
     config = Cell(kind, position).config(dropout=Dropout(embedding=0.1, attention=0.2, sublayer=0.3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,6 +22,9 @@ def embed(
     model: Annotated[str, typer.Argument(help=f"An encoder: {KNOWN}.")],
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare.")] = None,
     file: Annotated[Path | None, typer.Option(help="More texts: the non-empty lines of this file.")] = None,
+    prompt: Annotated[
+        Literal["query", "document"] | None, typer.Option(help="Put the model's prompt before each text.")
+    ] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
@@ -41,7 +44,7 @@ def embed(
     pipeline = open_pipeline(model, "encoder", device=device, precision=precision, adapter=adapter)
     from chumoku.decoding.embed import similarities
 
-    vectors = pipeline.embed(given, note=lambda sentence: typer.echo(sentence, err=True))
+    vectors = pipeline.embed(given, prompt=prompt, note=lambda sentence: typer.echo(sentence, err=True))
     alike = similarities(vectors)
     if as_json:
         print(json_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))

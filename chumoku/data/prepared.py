@@ -139,7 +139,8 @@ def _encode(
                     progress(step, direction * len(pairs) + start, len(into) * len(pairs), "pairs")
                     texts = groupby(pair[place] for pair in pairs[start : start + BATCH])  # copies are neighbors
                     counted = [(text, len(list(copies))) for text, copies in texts]
-                    encoded = tokenizer.encode_batch([text for text, _ in counted], language=tag)
+                    source = side == "source"
+                    encoded = tokenizer.encode_batch([text for text, _ in counted], language=tag, source=source)
                     for ids, (_, times) in zip(encoded, counted, strict=True):
                         for _ in range(times):
                             writer.add(ids)

@@ -1,6 +1,7 @@
 """Embedding: text in, vector out; texts of similar meaning get vectors of similar direction.
 
     text → tokens + end → encoder → pooled vector [D]              BERT's own tokenizers: [CLS] tokens [SEP]
+    with a prompt: "query: " + text                                for models that were trained with prompts
     similarity(a, b) = a · b / (‖a‖ ‖b‖)
 
 Texts of similar length share a batch of rows × longest ≤ `batch_tokens`; results keep the given order. The masked-token
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,7 @@ from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
+Prompt = Literal["query", "document"]
 
 
 def embed(
@@ -32,13 +35,18 @@ def embed(
     texts: Sequence[str],
     *,
     tokenizer: Tokenizer,
+    prompt: Prompt | None = None,
     batch_tokens: int = BATCH_TOKENS,
     note: Callable[[str], object] = warnings.warn,
 ) -> Tensor:
-    """A vector for each text: [n, D], in float32, on the CPU. `note` is called with a sentence if texts were cut."""
+    """A vector for each text: [n, D], in float32, on the CPU.
+
+    prompt    the model's prompt to put before each text: "query" or "document"; by default its default prompt
+    note      called with a sentence if texts were cut
+    """
     if not isinstance(model, EncoderModel):
         raise UsageError("Embedding needs a model of kind 'encoder'.")
-    rows = encode(model, texts, tokenizer, note=note)
+    rows = encode(model, texts, tokenizer, prompt=prompt, note=note)
     vectors = torch.empty(len(rows), model.config.width)
     with inference_mode(model):
         for numbers in batches_by_length([len(row) for row in rows], most=batch_tokens):
@@ -61,6 +69,7 @@ def encode(
     texts: Sequence[str],
     tokenizer: Tokenizer,
     *,
+    prompt: Prompt | None = None,
     note: Callable[[str], object] = lambda sentence: None,
 ) -> list[list[int]]:
     """The tokens of each text, in the frame of its tokenizer; a tokenizer without a frame adds the end token.
@@ -72,7 +81,8 @@ def encode(
     before, after = tokenizer.prefix_and_suffix
     if not before and not after and tokenizer.roles.end is not None:
         after = (tokenizer.roles.end,)
-    rows, limit = tokenizer.encode_batch(texts), model.config.max_seq_length
+    before_text = find_prompt(model, prompt)
+    rows, limit = tokenizer.encode_batch([before_text + text for text in texts]), model.config.max_seq_length
     if limit is not None:
         room = max(1, limit - len(before) - len(after))
         longer = sum(len(row) > room for row in rows)
@@ -89,6 +99,17 @@ def encode(
                 f"{model.config.context:,}. Split it into sentences, or use a model with a larger context."
             )
     return encoded
+
+
+def find_prompt(model: EncoderModel, name: Prompt | None) -> str:
+    """The model's prompt of this name, or its default prompt, which may be empty."""
+    prompts = model.config.prompts
+    if name is None:
+        return prompts.default
+    known = [each for each in get_args(Prompt) if getattr(prompts, each)]
+    if name not in known:
+        raise UsageError(f"This model has no prompt '{name}'. Its prompts: {', '.join(known) or 'none'}.")
+    return str(getattr(prompts, name))
 
 
 def similarities(vectors: Tensor) -> Tensor:

@@ -213,7 +213,7 @@ def fits_context(
 
 
 def _source_tokens(texts: Sequence[str], tokenizer: Tokenizer, into: str | None) -> list[list[int]]:
-    marked = tokenizer.encode("", language=into or tokenizer.target_language)
+    marked = tokenizer.encode("", language=into or tokenizer.target_language, source=True)
     return [[*marked, *ids, *tokenizer.roles.end_tokens] if ids else [] for ids in tokenizer.encode_batch(texts)]
 
 

@@ -19,6 +19,7 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e12)]
 
 MAX_PARAMETERS = 10**13
+SCORE_POSITIONS = ("relative", "relative_bias", "alibi")  # positions that are added to the attention scores
 
 
 class Dropout(Settings):
@@ -27,6 +28,21 @@ class Dropout(Settings):
     embedding: Rate = 0.0  # on the sum of token and position embedding
     attention: Rate = 0.0  # on the attention weights
     sublayer: Rate = 0.0  # on the output of each sublayer, before the residual addition
+
+
+class Prompts(Settings):
+    """Texts that a sentence encoder was trained to read before another, such as "query: "."""
+
+    query: Annotated[str, Field(max_length=4096)] = ""
+    document: Annotated[str, Field(max_length=4096)] = ""
+    default: Annotated[str, Field(max_length=4096)] = ""  # if neither is chosen
+
+
+class SinusoidalSettings(Settings):
+    """Sinusoidal positions: the variant of fairseq."""
+
+    endpoint: bool = False  # the lowest frequency is exactly 1 / 10000
+    start: Annotated[int, Field(ge=0, le=1024)] = 0  # the number of the first position
 
 
 class RotarySettings(Settings):
@@ -88,6 +104,12 @@ def _check_shared_vocabulary(c: Any) -> str | None:
     if not c.share_embeddings or c.source_vocabulary in (None, c.vocabulary):
         return None
     return f"one table cannot serve vocabulary = {c.vocabulary} and source_vocabulary = {c.source_vocabulary}."
+
+
+def _check_buckets(c: Any) -> str | None:
+    if 2 * c.relative_max_distance > c.relative_buckets:
+        return None
+    return f"half of relative_buckets = {c.relative_buckets} have one distance each; choose a larger distance."
 
 
 def _check_experts_per_token(c: Any) -> str | None:
@@ -160,13 +182,17 @@ class ModelConfig(Settings):
     experts: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one feed-forward for all tokens
     experts_per_token: Annotated[int, Field(ge=1, le=1024)] = 2
 
-    position: Literal["sinusoidal", "learned", "relative", "alibi", "rotary", "none"] = "rotary"
+    position: Literal["sinusoidal", "learned", "relative", "relative_bias", "alibi", "rotary", "none"] = "rotary"
     pairing: Literal["interleaved", "half"] = "interleaved"  # sinusoidal and rotary: which elements form a pair
     relative_clip: Annotated[int, Field(ge=1, le=1 << 16)] = 16
+    relative_buckets: Annotated[int, Field(ge=4, le=1 << 16)] = 32  # relative_bias: number of learned biases per head
+    relative_max_distance: LargeSize = 128  # relative_bias: from here on, distances share one bias
+    sinusoidal: SinusoidalSettings = SinusoidalSettings()
     rotary: RotarySettings = RotarySettings()
     no_position_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer rotates nothing
     attention_window: LargeSize | None = None  # self-attention sees only tokens less than this many positions away
     full_attention_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer has no window
+    full_attention_first: bool = False  # the first of every n layers has no window, not the last
 
     attention_bias: Literal["none", "qkv", "all"] | None = None  # "qkv": not in the output; default: as in `bias`
     query_key_norm: Literal["none", "head", "all"] = "none"  # RMS norm of queries and keys, of each head or all heads
@@ -175,6 +201,8 @@ class ModelConfig(Settings):
 
     norm: Literal["layer", "rms", "batch"] = "layer"
     norm_epsilon: Annotated[float, Field(gt=0.0, le=0.1)] = 1e-5
+    norm_bias: bool = True  # β in layer norms
+    first_norm: bool = True  # False: no norm before the first attention, because embedding_norm is enough
     norm_unit_offset: bool = False  # RMS norms multiply by 1 + γ instead of γ, as in Gemma
     placement: Literal["pre", "post", "output", "sandwich"] = "pre"
     parallel: bool = False  # attention and feed-forward both read the block's input, as in GPT-NeoX
@@ -186,11 +214,13 @@ class ModelConfig(Settings):
     share_embeddings: bool = False  # one table for encoder and decoder
     tie_output: bool = True  # the output matrix is the embedding table
     output_bias: bool = False
+    scale_logits: bool = False  # logits / √D, as in T5
     logit_cap: Positive | None = None  # soft-capping of the logits
 
     head: Literal["next", "masked", "vector"] | None = None  # default: "next", for encoders "masked"
     pooling: Literal["mean", "first"] = "mean"
     normalize: bool = True  # scale pooled vectors to length 1
+    prompts: Prompts = Prompts()
     max_seq_length: LargeSize | None = None  # encoders: longer texts are truncated to this many tokens
 
     dropout: Dropout = Dropout()
@@ -229,6 +259,9 @@ class ModelConfig(Settings):
         Rule(("rotary", "width", "heads", "head_width"), rules.check_rotary_share),
         Rule(("rotary", "position", "attention_window"), rules.check_rotary_keys),
         Rule(("full_attention_every", "attention_window"), rules.check_full_attention),
+        Rule(("full_attention_first", "full_attention_every"), rules.check_full_attention_first),
+        Rule(("first_norm", "embedding_norm", "placement"), rules.check_first_norm),
+        Rule(("norm_bias", "norm"), rules.check_norm_bias),
         Rule(("no_position_every", "position"), rules.check_no_position),
         Rule(("norm_unit_offset", "norm"), rules.check_unit_offset),
         Rule(("parallel", "placement", "kind"), rules.check_parallel),
@@ -236,6 +269,7 @@ class ModelConfig(Settings):
         _only_for_encoder_decoder("source_vocabulary", None),
         _only_for_encoder_decoder("share_embeddings", False),
         Rule(("share_embeddings", "vocabulary", "source_vocabulary"), _check_shared_vocabulary),
+        Rule(("relative_max_distance", "relative_buckets"), _check_buckets),
         Rule(("experts",), _check_experts),
         Rule(("experts_per_token", "experts"), _check_experts_per_token),
         Rule(("head", "kind"), _check_head),
@@ -264,7 +298,8 @@ class ModelConfig(Settings):
     def is_local(self, layer: int) -> bool:
         """Return True if this layer, numbered from 0, has the attention window."""
         every = self.full_attention_every
-        return self.attention_window is not None and (every is None or (layer + 1) % every != 0)
+        place = layer if self.full_attention_first else layer + 1
+        return self.attention_window is not None and (every is None or place % every != 0)
 
     def is_rotated(self, layer: int) -> bool:
         """Return True if this layer, numbered from 0, has rotary positions."""

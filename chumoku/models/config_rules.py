@@ -55,6 +55,24 @@ def check_full_attention(c: Any) -> str | None:
     return "without attention_window every layer has full attention; set attention_window, or remove this key."
 
 
+def check_full_attention_first(c: Any) -> str | None:
+    if not c.full_attention_first or c.full_attention_every is not None:
+        return None
+    return "this key is only for a model with full_attention_every; set that, or remove this key."
+
+
+def check_first_norm(c: Any) -> str | None:
+    if c.first_norm or (c.embedding_norm and c.placement == "pre"):
+        return None
+    return "without the first norm a model needs embedding_norm = true and placement = 'pre'."
+
+
+def check_norm_bias(c: Any) -> str | None:
+    if c.norm_bias or c.norm == "layer":
+        return None
+    return f"this key is only for norm = 'layer', not '{c.norm}'."
+
+
 def check_no_position(c: Any) -> str | None:
     if c.no_position_every is None or c.position == "rotary":
         return None

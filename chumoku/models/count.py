@@ -132,6 +132,7 @@ class Sizes:
             "positions": [
                 (learned * self.stacks, c.context, width),
                 (relative * self.depth, 2 * c.relative_clip + 1, c.key_width),
+                ((c.position == "relative_bias") * self.stacks, c.relative_buckets, c.heads),
             ],
             "attention": [
                 *(
@@ -146,7 +147,10 @@ class Sizes:
                 (self.depth, self.experts, self.feedforward_bias),
                 (self.depth, c.experts, width),
             ],
-            "norms": [(norms, width if c.norm == "rms" else 2 * width), (self.attentions, query_key_norm)],
+            "norms": [
+                (norms, width if c.norm == "rms" or not c.norm_bias else 2 * width),
+                (self.attentions, query_key_norm),
+            ],
             "head": [
                 (logits and not c.tie_output, c.vocabulary, width),
                 (logits and c.output_bias, c.vocabulary),
@@ -157,7 +161,8 @@ class Sizes:
 
     def block_norms(self) -> int:
         """Return the number of norms of all blocks, without those of queries and keys."""
-        return (2 * self.depth + self.cross_attentions) * (2 if self.config.placement == "sandwich" else 1)
+        norms = (2 * self.depth + self.cross_attentions) * (2 if self.config.placement == "sandwich" else 1)
+        return norms if self.config.first_norm else norms - self.stacks
 
     def weights_per_token(self) -> int:
         """Return the number of weights that multiply each token: matrices and logits, without embedding tables."""
@@ -178,7 +183,8 @@ class Sizes:
             encoder = c.encoder_depth if c.attention_window else min(c.encoder_depth, 1)
             return (encoder + c.decoder_depth) * c.heads * length * length
         local = sum(c.is_local(layer) for depth in (c.encoder_depth, c.decoder_depth) for layer in range(depth))
-        return local * length * length
+        buckets = 2 * self.stacks if c.position == "relative_bias" else 0  # in int64
+        return (local + buckets) * length * length
 
     def activations_per_token(self, length: int) -> int:
         """Return how many numbers autograd stores per token, without dropout (measured to within 10 %)."""
@@ -194,6 +200,8 @@ class Sizes:
             position = self.query_width
         elif c.position == "relative":  # the gradient of the bias needs the attention weights
             position = 2 * self.query_width + c.heads * (2 * c.relative_clip + 1 + length)
+        elif c.position == "relative_bias":
+            position = c.heads * length
         feedforward = 2 * width + self.active_experts * c.hidden * (4 if self.gated else 2)
         feedforward += bool(c.experts) * self.active_experts * 3 * width
         norms = ((c.norm == "rms") + (c.placement == "sandwich") / 2) * self.block_norms() * width

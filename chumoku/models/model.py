@@ -7,6 +7,7 @@ encoder-decoder   a decoder that also attends to the output of an encoder
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -49,8 +50,11 @@ class Model(nn.Module):
         return next(self.parameters()).dtype
 
     def compute_logits(self, head: nn.Module, hidden: Tensor, table: Tensor) -> Tensor:
-        """Return the logits of the head, soft-capped if the config has a logit_cap; `table` is the embedding."""
-        return soft_cap(head(hidden, table), self.config.logit_cap)
+        """Return the logits of the head, scaled and soft-capped if the config says so; `table` is the embedding."""
+        logits = head(hidden, table)
+        if self.config.scale_logits:
+            logits = logits / math.sqrt(self.config.width)
+        return soft_cap(logits, self.config.logit_cap)
 
     def _new_losses(self) -> RouterLosses | None:
         return RouterLosses() if self.training and self.config.experts else None

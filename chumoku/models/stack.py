@@ -26,6 +26,7 @@ from chumoku.nn.packing import Packing, make_packing, positions_from_starts
 from chumoku.nn.positions import (
     AlibiPositions,
     LearnedPositions,
+    RelativeBias,
     RelativePositions,
     RotaryPositions,
     RotaryScaling,
@@ -73,12 +74,13 @@ class Stack(nn.Module):
         self.local_rotary = make_local_rotary(config)
         self.relative = config.position == "relative"
         self.alibi = AlibiPositions(config.heads) if config.position == "alibi" else None
+        self.relative_bias = make_relative_bias(config, causal=causal)
         self.window = config.attention_window
         # For each layer, whether it has the window and whether it has rotary positions.
         self.layer_kinds = tuple((config.is_local(layer), config.is_rotated(layer)) for layer in range(depth))
         self.segment = Embedding(config.segments, config.width) if config.segments else None
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
-        self.blocks = nn.ModuleList(make_block(config, cross=cross) for _ in range(depth))
+        self.blocks = nn.ModuleList(make_block(config, cross=cross, layer=layer) for layer in range(depth))
         self.norm = None if config.placement == "post" else make_norm(config)
 
     def forward(
@@ -183,10 +185,11 @@ class Stack(nn.Module):
         if local and self.window is not None:
             near = masks.window(distances(), self.window)
             allowed = near if allowed is None else allowed & near
+        bias = self.alibi or self.relative_bias
         return AttentionContext(
             mask=allowed,
             causal=self.causal and not ragged,
-            bias=None if self.alibi is None else self.alibi(distances(), dtype),
+            bias=None if bias is None else bias(distances(), dtype),
             rotation=rotation if packing is None else store_rotation(rotation),
             distances=distances() if self.relative else None,
             packing=packing,
@@ -226,7 +229,7 @@ class Stack(nn.Module):
         memory: Memory | None,
         cache: Cache | None,
     ) -> None:
-        if self.relative or self.alibi is not None or self.window is not None:
+        if self.relative or self.alibi or self.relative_bias or self.window is not None:
             raise ShapeError("Packed rows work with sinusoidal, learned, rotary or no positions, and without a window.")
         if mask is not None or positions is not None or cache is not None:
             raise ShapeError("A packed row has starts instead of a mask and positions, and no cache.")
@@ -257,8 +260,9 @@ def store_rotation(rotation: Rotation | None) -> Rotation | None:
 def make_norm(config: ModelConfig) -> nn.Module:
     if config.norm == "rms":
         return make_rms_norm(config, config.width)
-    kind = LayerNorm if config.norm == "layer" else BatchNorm
-    return kind(config.width, epsilon=config.norm_epsilon)
+    if config.norm == "batch":
+        return BatchNorm(config.width, epsilon=config.norm_epsilon)
+    return LayerNorm(config.width, epsilon=config.norm_epsilon, bias=config.norm_bias)
 
 
 def make_rms_norm(config: ModelConfig, width: int) -> RMSNorm:
@@ -268,11 +272,21 @@ def make_rms_norm(config: ModelConfig, width: int) -> RMSNorm:
 def make_position(config: ModelConfig) -> SinusoidalPositions | LearnedPositions | None:
     match config.position:
         case "sinusoidal":
-            return SinusoidalPositions(config.width, pairing=config.pairing)
+            variant = config.sinusoidal
+            return SinusoidalPositions(
+                config.width, pairing=config.pairing, endpoint=variant.endpoint, start=variant.start
+            )
         case "learned":
             return LearnedPositions(config.context, config.width)
         case _:
             return None
+
+
+def make_relative_bias(config: ModelConfig, *, causal: bool) -> RelativeBias | None:
+    if config.position != "relative_bias":
+        return None
+    distance = config.relative_max_distance
+    return RelativeBias(config.relative_buckets, config.heads, max_distance=distance, causal=causal)
 
 
 def make_rotary(config: ModelConfig) -> RotaryPositions | None:
@@ -332,13 +346,14 @@ def make_feedforward(config: ModelConfig) -> FeedForward | MixtureOfExperts:
     )
 
 
-def make_block(config: ModelConfig, *, cross: bool) -> Block:
+def make_block(config: ModelConfig, *, cross: bool, layer: int = 0) -> Block:
     return Block(
         make_attention(config, relative=config.position == "relative"),
         make_feedforward(config),
         norm=lambda: make_norm(config),
         placement=config.placement,
         parallel=config.parallel,
+        normalize_input=config.first_norm or layer > 0,
         cross_attention=make_attention(config, relative=False) if cross else None,
         dropout=config.dropout.sublayer,
     )

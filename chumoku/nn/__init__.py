@@ -15,6 +15,7 @@ from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.positions import (
     AlibiPositions,
     LearnedPositions,
+    RelativeBias,
     RelativePositions,
     RotaryPositions,
     RotaryScaling,
@@ -38,6 +39,7 @@ __all__ = [
     "Logits",
     "MixtureOfExperts",
     "RMSNorm",
+    "RelativeBias",
     "RelativePositions",
     "RotaryPositions",
     "RotaryScaling",

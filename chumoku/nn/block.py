@@ -33,6 +33,7 @@ class Block(nn.Module):
     placement: "pre" normalizes the input of each sublayer, "post" the sum after it, "output" its output, "sandwich"
         its input and its output.
     parallel: attention and feed-forward both start from the block's input, and their outputs are added.
+    normalize_input: False for a block without a norm before its attention, because its input is normalized already.
     dropout: dropout on the output of each sublayer, before it is added to x.
     """
 
@@ -50,6 +51,7 @@ class Block(nn.Module):
         norm: Callable[[], nn.Module],
         placement: Placement = "pre",
         parallel: bool = False,
+        normalize_input: bool = True,
         cross_attention: Attention | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -58,7 +60,7 @@ class Block(nn.Module):
             raise ShapeError("Parallel sublayers need another placement than 'post', and no cross-attention.")
         self.placement, self.parallel, self.dropout = placement, parallel, dropout
         sandwich, cross = placement == "sandwich", cross_attention is not None
-        self.attention_norm = norm()
+        self.attention_norm = norm() if normalize_input else nn.Identity()
         self.attention = attention
         self.attention_output_norm = norm() if sandwich else None
         self.cross_attention_norm = norm() if cross else None

@@ -1,6 +1,6 @@
 """Normalization layers.
 
-    LayerNorm   γ (x − μ) / √(σ² + ε) + β     μ, σ² over the features of one token
+    LayerNorm   γ (x − μ) / √(σ² + ε) + β     μ, σ² over the features of one token; without bias, β = 0
     RMSNorm     γ x / √(mean(x²) + ε)          the same without μ and β; with unit_offset, 1 + γ instead of γ
     BatchNorm   as LayerNorm, but μ, σ² over all tokens of the batch, one pair per feature
 
@@ -18,10 +18,10 @@ from chumoku.errors import ShapeError
 from chumoku.nn.plain import plain_formulas
 
 
-def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> Tensor:
     mean = x.mean(-1, keepdim=True)
     variance = (x - mean).square().mean(-1, keepdim=True)
-    return gamma * (x - mean) / (variance + epsilon).sqrt() + beta
+    return gamma * (x - mean) / (variance + epsilon).sqrt() + (0 if beta is None else beta)
 
 
 def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
@@ -49,11 +49,13 @@ def upcast(x: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.Module):
-    def __init__(self, width: int, *, epsilon: float = 1e-5) -> None:
+    def __init__(self, width: int, *, epsilon: float = 1e-5, bias: bool = True) -> None:
         super().__init__()
         self.epsilon = epsilon
         self.gamma = nn.Parameter(torch.ones(width))
         self.beta = nn.Parameter(torch.zeros(width))
+        if not bias:
+            self.beta = None  # type: ignore[assignment]
 
     def forward(self, x: Tensor) -> Tensor:
         if plain_formulas():

@@ -1,11 +1,13 @@
 """Position encodings.
 
-    sinusoidal   PE(i, 2d) = sin(i / 10000^{2d/D}),  PE(i, 2d+1) = cos(i / 10000^{2d/D}), added to the embedding
-    learned      a table of vectors, one per position, added to the embedding
-    relative     score(i, j) = (qᵢ·kⱼ + qᵢ·r_{i−j}) / √d_k,  i−j clipped to −c … c
-    alibi        score(i, j) = qᵢ·kⱼ / √d_k − m_h |i−j|,  m_h = 2^{−8h/H} for head h = 1 … H
-    rotary       qᵢ and kⱼ rotated by their positions in d/2 planes, so that qᵢ·kⱼ depends only on i−j
-    none         no position information
+    sinusoidal     PE(i, 2d) = sin(i / 10000^{2d/D}),  PE(i, 2d+1) = cos(i / 10000^{2d/D}), added to the embedding
+                   with `endpoint` d/(D/2−1) instead of 2d/D, and i from `start`, as in fairseq
+    learned        a table of vectors, one per position, added to the embedding
+    relative       score(i, j) = (qᵢ·kⱼ + qᵢ·r_{i−j}) / √d_k,  i−j clipped to −c … c
+    relative_bias  score(i, j) = qᵢ·kⱼ / √d_k + b_h(bucket(i−j)), learned; far distances share a bucket, as in T5
+    alibi          score(i, j) = qᵢ·kⱼ / √d_k − m_h |i−j|,  m_h = 2^{−8h/H} for head h = 1 … H
+    rotary         qᵢ and kⱼ rotated by their positions in d/2 planes, so that qᵢ·kⱼ depends only on i−j
+    none           no position information
 
 Each takes the positions as a tensor, so cached tokens and packed documents need no special case.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,10 +34,12 @@ def sinusoidal(
     *,
     base: float = 10000.0,
     pairing: Pairing = "interleaved",
+    endpoint: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return PE [..., D] of positions [...]; `pairing` "half" puts all sines before all cosines."""
-    angles = positions[..., None].to(dtype) * frequencies(width, base=base, device=positions.device, dtype=dtype)
+    frequency = frequencies(width, base=base, endpoint=endpoint, device=positions.device, dtype=dtype)
+    angles = positions[..., None].to(dtype) * frequency
     sin, cos = angles.sin(), angles.cos()
     if pairing == "half":
         return torch.cat([sin, cos], dim=-1)[..., :width]
@@ -43,25 +47,42 @@ def sinusoidal(
 
 
 def frequencies(
-    width: int, *, base: float, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+    width: int,
+    *,
+    base: float,
+    endpoint: bool = False,
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return 1 / base^{2d/D} for d = 0 … ⌈D/2⌉ − 1."""
-    return 1 / base ** (torch.arange(0, width, 2, device=device, dtype=dtype) / width)
+    """Return 1 / base^{2d/D} for d = 0 … ⌈D/2⌉ − 1; with `endpoint`, the last is 1 / base."""
+    even = torch.arange(0, width, 2, device=device, dtype=dtype)
+    return 1 / base ** (even / (max(1, 2 * len(even) - 2) if endpoint else width))
 
 
 class SinusoidalPositions(nn.Module):
     """The fixed sinusoidal encoding: positions → vectors, without parameters and without a maximum length."""
 
-    def __init__(self, width: int, *, base: float = 10000.0, pairing: Pairing = "interleaved") -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        base: float = 10000.0,
+        pairing: Pairing = "interleaved",
+        endpoint: bool = False,
+        start: int = 0,
+    ) -> None:
         super().__init__()
         self.width, self.base, self.pairing = width, base, pairing
+        self.endpoint, self.start = endpoint, start
 
     def forward(self, positions: Tensor, end: int, dtype: torch.dtype = torch.float32) -> Tensor:
         wide = torch.promote_types(dtype, torch.float32)
-        return sinusoidal(positions, self.width, base=self.base, pairing=self.pairing, dtype=wide).to(dtype)
+        options: dict[str, Any] = {"base": self.base, "pairing": self.pairing, "endpoint": self.endpoint}
+        return sinusoidal(positions + self.start, self.width, **options, dtype=wide).to(dtype)
 
     def extra_repr(self) -> str:
-        return f"{self.width}, base={self.base}, pairing={self.pairing}"
+        options = f"pairing={self.pairing}, endpoint={self.endpoint}, start={self.start}"
+        return f"{self.width}, base={self.base}, {options}"
 
 
 class LearnedPositions(nn.Module):
@@ -103,6 +124,41 @@ class RelativePositions(nn.Module):
 
     def extra_repr(self) -> str:
         return f"clip={self.clip}, head_width={self.table.shape[1]}"
+
+
+class RelativeBias(nn.Module):
+    """The learned bias b_h(bucket(i−j)) that is added to the scores: one number per bucket and head.
+
+    Of the n buckets of a causal stack, half have one distance each, and the others equal parts of a logarithmic scale
+    up to `max_distance`. Other stacks have as many for keys before the query as for keys after it, n / 2.
+    """
+
+    def __init__(self, buckets: int, heads: int, *, max_distance: int, causal: bool) -> None:
+        super().__init__()
+        self.max_distance, self.causal = max_distance, causal
+        self.table = nn.Parameter(torch.empty(buckets, heads))
+
+    def forward(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the bias [1, H, T, S] or [B, H, T, S] for distances [T, S] or [B, T, S]."""
+        bias = F.embedding(self.bucket(distances), self.table).to(dtype)
+        return bias.view(-1, *bias.shape[-3:]).permute(0, 3, 1, 2)
+
+    def bucket(self, distances: Tensor) -> Tensor:
+        """Return the row of the table for each distance, a query's position minus a key's."""
+        buckets, first = len(self.table), torch.zeros_like(distances)
+        if self.causal:
+            distances = distances.clamp(min=0)
+        else:
+            buckets //= 2
+            first, distances = (distances < 0) * buckets, distances.abs()
+        exact = buckets // 2
+        share = torch.log(distances.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        far = (exact + (share * (buckets - exact)).to(distances.dtype)).clamp(max=buckets - 1)
+        return first + torch.where(distances < exact, distances, far)
+
+    def extra_repr(self) -> str:
+        buckets, heads = self.table.shape
+        return f"buckets={buckets}, heads={heads}, max_distance={self.max_distance}, causal={self.causal}"
 
 
 class AlibiPositions(nn.Module):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
-from chumoku.models.config import ModelConfig
+from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.models.model import Model
 from chumoku.models.stack import Stack
 from chumoku.nn.modules import unwrap_compiled
@@ -110,7 +110,7 @@ def _trace_head(config: ModelConfig, tape: Tape, here: str, head: int, place: in
     scores = keys @ query
     scaled = scores / math.sqrt(config.key_width)
     recorded = tape[f"{here}.scores"][0, head, place].double().cpu()
-    has_bias = config.position in ("relative", "alibi") and not here.endswith("cross_attention")
+    has_bias = config.position in SCORE_POSITIONS and not here.endswith("cross_attention")
     bias = recorded - scaled if has_bias or config.score_cap is not None else None
     masked = tape[f"{here}.masked_scores"][0, head, place].double().cpu() != recorded
     biased = scaled if bias is None else scaled + bias

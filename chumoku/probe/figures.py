@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Rectangle
 
+from chumoku.models.config import SCORE_POSITIONS
 from chumoku.probe.attention_figures import draw_entropy, draw_head_grid, draw_map
 from chumoku.probe.plot_style import INK, add_colorbar, axis_label, format_percent, saved_figure
 from chumoku.probe.snapshot import PredictedToken, Snapshot
@@ -74,12 +75,12 @@ def draw_positions(snapshot: Snapshot, path: Path) -> Path:
     found = snapshot.positions
     table = np.zeros((0, 0)) if found.table is None else found.table.numpy()
     what = {"rotary": "cosine of each plane's rotation angle", "relative": "vector of each distance"}
-    what |= {"alibi": "bias of each distance"}
+    what |= dict.fromkeys(("alibi", "relative_bias"), "bias of each distance")
     with saved_figure(path, (8.0, min(14.0, 1.6 + 0.16 * len(found.rows)))) as (figure, axis):
         limit = float(np.abs(table).max()) or 1.0
         image = axis.imshow(table, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-        axis.set_ylabel("distance" if found.kind in ("relative", "alibi") else "position")
-        axis.set_xlabel({"rotary": "plane", "alibi": "head"}.get(found.kind, "dimension"))
+        axis.set_ylabel("distance" if found.kind in SCORE_POSITIONS else "position")
+        axis.set_xlabel({"rotary": "plane", "alibi": "head", "relative_bias": "head"}.get(found.kind, "dimension"))
         axis.set_title(
             f"Positions: {found.kind} ({what.get(found.kind, 'vector added at each position')})", fontsize=10
         )

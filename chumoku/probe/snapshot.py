@@ -214,9 +214,9 @@ def position_table(stack: Stack, length: int) -> PositionTable:
         return PositionTable(kind, stack.position(positions, length).detach().float().cpu()[:, :MAX_COLUMNS], rows)
     if stack.rotary is not None:
         return PositionTable("rotary", stack.rotary(positions, torch.float32).cos.cpu()[:, :MAX_COLUMNS], rows)
-    if stack.alibi is not None:
-        bias = stack.alibi(positions[:, None], torch.float32)[0, :, :, 0].T.cpu()
-        return PositionTable("alibi", bias[:, :MAX_COLUMNS], rows)
+    if (module := stack.alibi or stack.relative_bias) is not None:
+        bias = module(positions[:, None], torch.float32)[0, :, :, 0].T.detach().cpu()
+        return PositionTable("alibi" if stack.alibi else "relative_bias", bias[:, :MAX_COLUMNS], rows)
     if stack.relative:
         table = stack.get_submodule("blocks.0.attention.relative").table.detach().float().cpu()  # type: ignore[operator]
         clip = len(table) // 2

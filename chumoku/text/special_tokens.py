@@ -32,6 +32,7 @@ class Roles:
     end: int | None = None
     unknown: int | None = None
     mask: int | None = None
+    source_begin: int | None = None  # before every source of a translator
     languages: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -45,6 +46,7 @@ def find_roles(tokens: Mapping[str, int], overrides: Mapping[str, int] | None = 
     roles = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
     if roles["begin"] is None and END in tokens:
         roles["begin"] = tokens.get(PAD)  # the decoders of T5 and Marian start with <pad>
+    roles["source_begin"] = None  # only a model's files say whether it needs one
     roles |= {role: token_id for role, token_id in (overrides or {}).items() if role in roles}
     matched = {token: LANGUAGE.fullmatch(token) for token in tokens}
     languages = {match[1] or match[2]: tokens[token] for token, match in matched.items() if match}

@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,12 +110,15 @@ class Tokenizer:
         begin: bool = False,
         end: bool = False,
         language: str | None = None,
+        source: bool = False,
     ) -> list[int]:
         """The ids of a text.
 
-        `special` recognizes special tokens in the text; `language`, `begin` and `end` add the tokens of these roles.
+        `special` recognizes special tokens in the text; `language`, `begin` and `end` add the tokens of these roles,
+        and `source` the one that a translator's sources begin with, if there is one.
         """
-        return self.encode_batch([text], special=special, begin=begin, end=end, language=language)[0]
+        options = {"special": special, "begin": begin, "end": end, "source": source}
+        return self.encode_batch([text], language=language, **options)[0]
 
     def encode_batch(
         self,
@@ -125,9 +128,11 @@ class Tokenizer:
         begin: bool = False,
         end: bool = False,
         language: str | None = None,
+        source: bool = False,
     ) -> list[list[int]]:
         """The ids of many texts, encoded on all cores. The arguments are those of `encode`."""
-        before = [*([self._language(language)] if language else []), *([self._role("begin")] if begin else [])]
+        before = [self.roles.source_begin] if source and self.roles.source_begin is not None else []
+        before += [*([self._language(language)] if language else []), *([self._role("begin")] if begin else [])]
         after = [self._role("end")] if end else []
         backend = self._special if special else self._plain
         pieces = [self._pieces_of(self._prepare(text, special=special), special=special) for text in texts]
@@ -304,14 +309,24 @@ class Tokenizer:
         return self.roles.languages[code]
 
 
-def with_prefix_and_suffix(tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str]) -> Tokenizer:
-    """A copy of a tokenizer that adds these tokens before and after a text."""
+def with_prefix_and_suffix(
+    tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str], roles: Mapping[str, int] | None = None
+) -> Tokenizer:
+    """A copy of a tokenizer that adds these tokens before and after a text, and has these roles too."""
     backend = tokenizers.Tokenizer.from_str(tokenizer.json)
-    roles = {role: tokenizer.token(token_id) for role, token_id in read_roles(backend).items()}
-    set_prefix_and_suffix(backend, before, after, roles)
+    ids = {**read_roles(backend), **(roles or {})}
+    set_prefix_and_suffix(backend, before, after, {role: tokenizer.token(token_id) for role, token_id in ids.items()})
     copy = Tokenizer(backend)
     copy.chat_template, copy.stop_tokens = tokenizer.chat_template, tokenizer.stop_tokens
     return copy
+
+
+def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
+    """A copy of a tokenizer in which these tokens have these roles; the same tokenizer if there are none."""
+    if not roles:
+        return tokenizer
+    before, after = (list(map(tokenizer.token, ids)) for ids in tokenizer.prefix_and_suffix)
+    return with_prefix_and_suffix(tokenizer, before, after, roles)
 
 
 def with_target_language(tokenizer: Tokenizer, code: str) -> Tokenizer:

@@ -19,7 +19,10 @@ from chumoku.nn.tap import matches
 from chumoku.training.settings import OptimizerSettings
 
 # Matrices decay; biases, norm gains and position tables do not.
-NOT_DECAYING = ("**.{bias,gamma,beta,up_bias,gate_bias,down_bias}", "**.{position,segment,relative}.table")
+NOT_DECAYING = (
+    "**.{bias,gamma,beta,up_bias,gate_bias,down_bias}",
+    "**.{position,segment,relative,relative_bias}.table",
+)
 MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq", "step"), "SGD": ("momentum_buffer",), "Muon": ("momentum_buffer",)}
 
 

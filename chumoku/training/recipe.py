@@ -28,7 +28,7 @@ from chumoku.config import (
     settings_to_dict,
 )
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
-from chumoku.models.config import ModelConfig
+from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.safe_files import read_json
 from chumoku.training.default_learning_rate import default_learning_rate
@@ -265,7 +265,7 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         )
     if train.packing and config.kind != "encoder-decoder":
         yield Problem("train.packing", "this key is for pairs; windows of a text have no padding.")
-    elif train.packing and (config.position in ("relative", "alibi") or config.attention_window or config.experts):
+    elif train.packing and (config.position in SCORE_POSITIONS or config.attention_window or config.experts):
         sentence = "packing works with sinusoidal, learned, rotary or no positions, without a window and experts."
         yield Problem("train.packing", sentence)
     elif train.packing and config.dropout.attention:

@@ -134,7 +134,7 @@ def call_peer(target: str, work: Callable[[], T]) -> T:
 def compare(model: Model, peer: Peer, kind: str) -> Comparison:
     """Compare a model's outputs with a peer's over all probes."""
     largest, place, scale, squares, spread, numbers, agreeing, positions = -1.0, "", 0.0, 0.0, 0.0, 0, 0, 0
-    probes = make_probes(model)
+    probes = [without_token(probe, peer.padding) for probe in make_probes(model)]
     for probe in probes:
         ours, theirs = our_answer(model, probe, peer), peer.answer(probe).float()
         if ours.shape != theirs.shape:
@@ -191,6 +191,14 @@ def make_probes(model: Model) -> list[Probe]:
     return [
         Probe(name, tokens, source) for (name, tokens), source in zip(targets.items(), reversed(sources), strict=True)
     ]
+
+
+def without_token(probe: Probe, token: int | None) -> Probe:
+    """The probe with another token in place of this one."""
+    tokens, source = (
+        [each if each != token else each - 1 if each else 1 for each in row] for row in (probe.tokens, probe.source)
+    )
+    return probe._replace(tokens=tokens, source=source)
 
 
 def summarize(found: Comparison, library: str, kind: str) -> str:

@@ -43,6 +43,7 @@ class Peer(NamedTuple):
     compared: Compared
     answer: Callable[[Probe], Tensor]
     begin_end: tuple[int, int] = (0, 0)  # begin and end tokens, if log-probabilities are compared
+    padding: int | None = None  # a token that the library gives no position, wherever it is
 
 
 def import_optional(name: str) -> Any:
@@ -95,7 +96,9 @@ def open_transformers(folder: Path, model: Model, max_tokens: int) -> Peer:
         output = opened(input_ids=tokens)
         return output.logits[0] if compared == "logits" else output.last_hidden_state[0]  # type: ignore[no-any-return]
 
-    return Peer("transformers", library.__version__, compared, answer)
+    skipping = (part for part in opened.modules() if hasattr(part, "create_position_ids_from_input_ids"))
+    padding = next((part.padding_idx for part in skipping), None)
+    return Peer("transformers", library.__version__, compared, answer, padding=padding)
 
 
 def open_gguf(path: Path, model: Model, max_tokens: int) -> Peer:

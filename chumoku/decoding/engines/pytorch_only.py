@@ -14,6 +14,9 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "attention_scale": (None,),
     "score_cap": (None,),
     "logit_cap": (None,),
+    "scale_logits": (False,),
+    "norm_bias": (True,),
+    "first_norm": (True,),
     "no_position_every": (None,),
 }
 

@@ -40,16 +40,17 @@ async def embeddings(request: Request) -> Response:
         message = f"The vectors of this model have {width} dimensions; leave 'dimensions' out."
         raise RequestError(400, message, param="dimensions")
     with admit_texts(served, len(inputs)):
-        rows = await cancel_on_disconnect(request, state.run_in_reader(_tokenize, served, model, inputs))
+        rows = await cancel_on_disconnect(request, state.run_in_reader(_tokenize, served, model, body))
         job = EmbeddingJob(served, model, rows, as_text=body.encoding_format == "base64")
         return json_response(await run_job(request, served.worker, job))
 
 
-def _tokenize(served: ServedModel, model: EncoderModel, inputs: Sequence[str | list[int]]) -> list[list[int]]:
+def _tokenize(served: ServedModel, model: EncoderModel, body: schemas.Embedding) -> list[list[int]]:
+    inputs = schemas.as_list(body.input)
     try:
         texts = [one for one in inputs if isinstance(one, str)]
         if texts:
-            return embed.encode(model, texts, served.pipeline.tokenizer)
+            return embed.encode(model, texts, served.pipeline.tokenizer, prompt=body.prompt)
         return [check_tokens(row, model) for row in inputs if isinstance(row, list)]
     except Exception as error:
         raise to_request_error(error, param="input") from error

@@ -207,6 +207,7 @@ class Embedding(ModelRequest):
     input: Text | Texts | Tokens | Rows
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = None
+    prompt: Literal["query", "document"] | None = None
     user: Annotated[str, Field(max_length=1024)] | None = None
 
 

@@ -1,33 +1,35 @@
-"""Model families of the transformers library: each is one two-way table in its own file.
-
-T5 is not supported. It has a table of position biases shared by all layers, scores that are not divided by √d_k, tied
-logits divided by √D, and in later versions heads that are together wider than the model: four config keys that no other
-family would use.
-"""
+"""Model families of the transformers library: each is one two-way table in its own file."""
 
 from __future__ import annotations
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
+from chumoku.weights.families.bart import BART, MBART
 from chumoku.weights.families.bert import BERT
+from chumoku.weights.families.distilbert import DISTILBERT
 from chumoku.weights.families.family import Family
 from chumoku.weights.families.gemma import GEMMA2, GEMMA3
 from chumoku.weights.families.gpt2 import GPT2
 from chumoku.weights.families.gpt_neox import GPT_NEOX
 from chumoku.weights.families.llama import LLAMA
+from chumoku.weights.families.m2m_100 import M2M_100
 from chumoku.weights.families.marian import MARIAN
 from chumoku.weights.families.mistral import MISTRAL, MIXTRAL
+from chumoku.weights.families.modernbert import MODERNBERT
 from chumoku.weights.families.olmo2 import OLMO2
 from chumoku.weights.families.phi3 import PHI3
 from chumoku.weights.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from chumoku.weights.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from chumoku.weights.families.smollm3 import SMOLLM3
+from chumoku.weights.families.t5 import MT5, T5
 from chumoku.weights.families.table import Row
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *(GPT2, BERT, LLAMA, MARIAN, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, OLMO2, SMOLLM3),
-        *(GEMMA2, GEMMA3, GPT_NEOX),
+        *(GPT2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, OLMO2, SMOLLM3, GEMMA2, GEMMA3, GPT_NEOX),
+        *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT, MODERNBERT),  # with one segment, RoBERTa comes first
+        *(MARIAN, BART, MBART, M2M_100, T5, MT5),
     )
 }
 

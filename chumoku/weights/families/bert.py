@@ -18,16 +18,16 @@ DUPLICATES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-MASKED_HEAD = "cls.predictions.transform.dense.weight"
 
 
-def rows(config: ModelConfig) -> list[Row]:
-    ours, theirs = "encoder.blocks.{}", "bert.encoder.layer.{}"
+def body_rows(config: ModelConfig, model: str, *, unused_rows: bool = False) -> list[Row]:
+    """Rows of the model without its head; `model` is the first part of their names."""
+    ours, theirs = "encoder.blocks.{}", f"{model}.encoder.layer.{{}}"
     return [
-        tensor_row("encoder.embedding.table", "bert.embeddings.word_embeddings.weight"),
-        tensor_row("encoder.position.table", "bert.embeddings.position_embeddings.weight"),
-        tensor_row("encoder.segment.table", "bert.embeddings.token_type_embeddings.weight"),
-        *norm_rows("encoder.embedding_norm", "bert.embeddings.LayerNorm"),
+        tensor_row("encoder.embedding.table", f"{model}.embeddings.word_embeddings.weight"),
+        tensor_row("encoder.position.table", f"{model}.embeddings.position_embeddings.weight", unused_rows=unused_rows),
+        tensor_row("encoder.segment.table", f"{model}.embeddings.token_type_embeddings.weight"),
+        *norm_rows("encoder.embedding_norm", f"{model}.embeddings.LayerNorm"),
         *layer_rows(
             config.layers,
             [
@@ -41,6 +41,12 @@ def rows(config: ModelConfig) -> list[Row]:
                 *norm_rows(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm"),
             ],
         ),
+    ]
+
+
+def rows(config: ModelConfig) -> list[Row]:
+    return [
+        *body_rows(config, "bert"),
         *linear_rows("head.transform", "cls.predictions.transform.dense"),
         *norm_rows("head.norm", "cls.predictions.transform.LayerNorm"),
         tensor_row("head.logits.weight", "cls.predictions.decoder.weight"),
@@ -49,20 +55,36 @@ def rows(config: ModelConfig) -> list[Row]:
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    require(values, "BERT", {
+    return make_config({
+        **read_body(values, "BERT"),
+        "context": read_number(values, "max_position_embeddings", 512),
+        **read_head(values, source, dense="cls.predictions.transform.dense", predictions="cls.predictions"),
+    })  # fmt: skip
+
+
+def read_head(values: Values, source: Source, *, dense: str, predictions: str) -> dict[str, Any]:
+    """Config values of the masked-token head, if the file has one."""
+    has_head, tied = f"{dense}.weight" in source.shapes, values.get("tie_word_embeddings", True)
+    other = f"{predictions}.decoder.bias"
+    bias = f"{predictions}.bias" if tied else other
+    if has_head and bias not in source.shapes and other in source.shapes:
+        raise UsageError(f"{source.path} stores the output bias only as {other}; {bias} is needed too.")
+    return {
+        "tie_output": tied if has_head else True,
+        "output_bias": has_head and bias in source.shapes,
+        "head": "masked" if has_head else "vector",
+    }
+
+
+def read_body(values: Values, title: str) -> dict[str, Any]:
+    """Config values of the model without its head."""
+    require(values, title, {
         "position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False, None),
     })  # fmt: skip
-    has_head, tied = MASKED_HEAD in source.shapes, values.get("tie_word_embeddings", True)
-    bias = "cls.predictions.bias" if tied else "cls.predictions.decoder.bias"
-    if has_head and bias not in source.shapes and "cls.predictions.decoder.bias" in source.shapes:
-        raise UsageError(
-            f"{source.path} stores the output bias only as cls.predictions.decoder.bias; {bias} is needed too."
-        )
     dropout = read_number(values, "hidden_dropout_prob", 0.1)
-    return make_config({
+    return {
         "kind": "encoder", "position": "learned", "norm": "layer", "placement": "post", "embedding_norm": True,
         "vocabulary": read_number(values, "vocab_size", 30522),
-        "context": read_number(values, "max_position_embeddings", 512),
         "width": read_number(values, "hidden_size", 768),
         "layers": read_number(values, "num_hidden_layers", 12),
         "heads": read_number(values, "num_attention_heads", 12),
@@ -70,22 +92,25 @@ def read(values: Values, source: Source) -> ModelConfig:
         "feedforward_width": read_number(values, "intermediate_size", 3072),
         "norm_epsilon": read_number(values, "layer_norm_eps", 1e-12),
         "segments": read_number(values, "type_vocab_size", 2),
-        "tie_output": tied if has_head else True,
-        "output_bias": has_head and bias in source.shapes,
-        "head": "masked" if has_head else "vector",
         "dropout": {
             "embedding": dropout, "sublayer": dropout,
             "attention": read_number(values, "attention_probs_dropout_prob", 0.1),
         },
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
-    has_head = config.head_kind == "masked"
     return {
-        "model_type": "bert", "architectures": ["BertForMaskedLM" if has_head else "BertModel"],
-        "vocab_size": config.vocabulary,
+        "model_type": "bert", "architectures": ["BertForMaskedLM" if config.head_kind == "masked" else "BertModel"],
         "max_position_embeddings": config.context,
+        "pad_token_id": 0 if roles.pad is None else roles.pad,
+        **write_body(config),
+    }  # fmt: skip
+
+
+def write_body(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocabulary,
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
@@ -96,7 +121,6 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "tie_word_embeddings": config.tie_output,
         "hidden_dropout_prob": config.dropout.sublayer,
         "attention_probs_dropout_prob": config.dropout.attention,
-        "pad_token_id": 0 if roles.pad is None else roles.pad,
     }  # fmt: skip
 
 

@@ -34,7 +34,9 @@ OFF: Supported = {
     **dict.fromkeys(("attention_window", "full_attention_every", "no_position_every", "head_width"), (None,)),
     **dict.fromkeys(("attention_bias", "attention_scale", "score_cap", "logit_cap", "rotary.local_base"), (None,)),
     **{"query_key_norm": ("none",), "norm_unit_offset": (False,), "parallel": (False,), "rotary.share": (1.0,)},
+    **{"scale_logits": (False,), "norm_bias": (True,), "first_norm": (True,)},
     "rotary.scaling": ("none", "linear", "llama3"),
+    **{"sinusoidal.endpoint": (False,), "sinusoidal.start": (0,)},
 }
 
 
@@ -52,6 +54,7 @@ class Family:
     ignored: Mapping[str, str] = field(default_factory=dict)  # patterns of their tensors that we skip, and why
     duplicates: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # copy → original
     pairing: str | None = None  # of rotary position embeddings
+    unused_positions: Callable[[Roles], int] = lambda roles: 0  # unused first rows of its table of learned positions
 
     def find_unsupported(self, config: ModelConfig) -> list[str]:
         """Why this family cannot express the config: for each problem our key, its value and the supported values."""
@@ -117,6 +120,13 @@ def make_config(values: Mapping[str, Any]) -> ModelConfig:
         return parse_settings(ModelConfig, values, prefix="model.")
     except ConfigError as error:
         raise UsageError(f"The model's config is not valid here: {error}") from error
+
+
+def check_length(source: Source, name: str, length: int) -> None:
+    """Refuse a table that does not have as many rows as its config says; a missing table is reported later."""
+    found = source.shapes.get(name, (length,))
+    if found[:1] != (length,):
+        raise UsageError(f"{source.path}: {name} has shape {list(found)}; its config needs {length} rows.")
 
 
 def their_name(value: str, names: Mapping[str, str]) -> str:

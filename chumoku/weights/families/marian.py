@@ -81,36 +81,45 @@ def attention_rows(ours: str, theirs: str) -> list[Row]:
 def read(values: Values, source: Source) -> ModelConfig:
     require(values, "Marian", {
         "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
-        "static_position_embeddings": (True,), "is_decoder": (False,),
+        "static_position_embeddings": (True,),
     })  # fmt: skip
-    for key in ("attention_heads", "ffn_dim"):
-        if values.get(f"encoder_{key}") != values.get(f"decoder_{key}"):
-            raise UsageError(f"This Marian's encoder and decoder have different {key}; only equal ones are supported.")
     vocabulary, tied = read_number(values, "vocab_size", 58101), values.get("tie_word_embeddings", True)
     target = vocabulary if values.get("decoder_vocab_size") is None else read_number(values, "decoder_vocab_size")
-    depth, dropout = read_number(values, "decoder_layers", 12), read_number(values, "dropout", 0.1)
-    encoder_depth = read_number(values, "encoder_layers", 12)
-    length, width = read_number(values, "max_position_embeddings", 1024), read_number(values, "d_model", 1024)
+    body = read_body(values, "Marian")
     return make_config({
-        "kind": "encoder-decoder", "norm": "layer", "placement": "post", "norm_epsilon": 1e-5,
+        **body,
+        "placement": "post",
         "vocabulary": target,
         **({} if target == vocabulary else {"source_vocabulary": vocabulary}),
-        "context": length,
-        "width": width,
+        "share_embeddings": tied and values.get("share_encoder_decoder_embeddings", True),
+        "tie_output": tied,
+        "output_bias": "final_logits_bias" in source.shapes,
+        **read_positions(source, body["context"], body["width"]),
+    })  # fmt: skip
+
+
+def read_body(values: Values, title: str) -> dict[str, Any]:
+    """Config values that all models of this kind have: sizes, activation, scale of the embedding, and dropout."""
+    require(values, title, {"is_decoder": (False,)})
+    for key in ("attention_heads", "ffn_dim"):
+        if values.get(f"encoder_{key}") != values.get(f"decoder_{key}"):
+            raise UsageError(f"This {title}'s encoder and decoder have different {key}; only equal ones are supported.")
+    depth, dropout = read_number(values, "decoder_layers", 12), read_number(values, "dropout", 0.1)
+    encoder_depth = read_number(values, "encoder_layers", 12)
+    return {
+        "kind": "encoder-decoder", "norm": "layer", "norm_epsilon": 1e-5,
+        "context": read_number(values, "max_position_embeddings", 1024),
+        "width": read_number(values, "d_model", 1024),
         "layers": depth,
         **({} if depth == encoder_depth else {"encoder_layers": encoder_depth}),
         "heads": read_number(values, "decoder_attention_heads", 16),
         "feedforward": our_name(values, "activation_function", ACTIVATIONS, "gelu"),
         "feedforward_width": read_number(values, "decoder_ffn_dim", 4096),
         "scale_embedding": values.get("scale_embedding", False),
-        "share_embeddings": tied and values.get("share_encoder_decoder_embeddings", True),
-        "tie_output": tied,
-        "output_bias": "final_logits_bias" in source.shapes,
         "dropout": {
             "embedding": dropout, "sublayer": dropout, "attention": read_number(values, "attention_dropout", 0.0),
         },
-        **read_positions(source, length, width),
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def read_positions(source: Source, length: int, width: int) -> dict[str, str]:
@@ -140,23 +149,32 @@ def extra_tensors(config: ModelConfig) -> dict[str, Tensor]:
 
 
 def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
+    return {
+        "model_type": "marian", "architectures": ["MarianMTModel"],
+        **write_body(config, roles),
+        "vocab_size": config.source_tokens, "decoder_vocab_size": config.vocabulary,
+        "share_encoder_decoder_embeddings": shares_all_embeddings(config),
+        "tie_word_embeddings": config.tie_output,
+        "bos_token_id": None,
+    }  # fmt: skip
+
+
+def write_body(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     sizes = {
         f"{side}_{key}": value
         for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth))
         for key, value in (("layers", depth), ("attention_heads", config.heads), ("ffn_dim", config.hidden))
     }
     return {
-        "model_type": "marian", "architectures": ["MarianMTModel"], "is_encoder_decoder": True,
-        "vocab_size": config.source_tokens, "decoder_vocab_size": config.vocabulary,
+        "is_encoder_decoder": True,
+        "vocab_size": config.vocabulary,
         "max_position_embeddings": config.context,
         "d_model": config.width,
         **sizes,
         "activation_function": their_name(config.feedforward, ACTIVATIONS),
         "scale_embedding": config.scale_embedding,
-        "share_encoder_decoder_embeddings": shares_all_embeddings(config),
-        "tie_word_embeddings": config.tie_output,
         "dropout": config.dropout.sublayer, "attention_dropout": config.dropout.attention,
-        "pad_token_id": roles.pad, "eos_token_id": roles.end, "bos_token_id": None,
+        "pad_token_id": roles.pad, "eos_token_id": roles.end,
         "decoder_start_token_id": roles.begin, "forced_eos_token_id": None,
     }  # fmt: skip
 

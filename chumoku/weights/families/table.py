@@ -13,6 +13,7 @@ A row maps one or more of our tensors, concatenated over their outputs, to one o
     expert        theirs is this element of ours
     offset        ours = theirs + offset
     unsqueezed    their tensor has an extra first dimension of 1
+    unused_rows   their table of positions has first rows that no token uses; ours does not have them
 
 All names and shapes are checked before any tensor is read.
 """
@@ -59,10 +60,19 @@ class Row(NamedTuple):
     per_head: int = 0
     expert: int | None = None
     offset: float = 0.0
+    unused_rows: bool = False
 
 
-def tensor_row(ours: str, theirs: str, *, heads: int = 0, transposed: bool = False, unsqueezed: bool = False) -> Row:
-    return Row((ours,), theirs, transposed=transposed, heads=heads, unsqueezed=unsqueezed)
+def tensor_row(
+    ours: str,
+    theirs: str,
+    *,
+    heads: int = 0,
+    transposed: bool = False,
+    unsqueezed: bool = False,
+    unused_rows: bool = False,
+) -> Row:
+    return Row((ours,), theirs, transposed, heads, unsqueezed, unused_rows=unused_rows)
 
 
 def linear_rows(ours: str, theirs: str, *, heads: int = 0, transposed: bool = False) -> list[Row]:
@@ -111,6 +121,8 @@ def check_tensors(rows: Sequence[Row], like: Mapping[str, Tensor], source: Sourc
     for row in rows:
         needed = _their_shape(row, [tuple(like[name].shape) for name in row.ours])
         found = tuple(source.shapes[row.theirs])
+        if row.unused_rows and found[:1] > needed[:1]:
+            needed = (found[0], *needed[1:])
         if found != needed:
             raise UsageError(f"{source.path}: {row.theirs} has shape {list(found)}; its config needs {list(needed)}.")
 
@@ -140,6 +152,7 @@ def import_tensors(
             result[row.ours[0]] = tensor
             continue
         tensor = tensor[0] if row.unsqueezed else tensor.T if row.transposed else tensor
+        tensor = tensor[-len(like[row.ours[0]]) :] if row.unused_rows else tensor
         tensor = tensor + row.offset if row.offset else tensor
         if row.expert is not None:
             experts.setdefault(row.ours[0], []).append(tensor)
@@ -153,8 +166,14 @@ def import_tensors(
     return {**result, **{name: torch.stack(parts) for name, parts in experts.items()}}
 
 
-def export_tensors(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None) -> dict[str, Tensor]:
-    """Convert our tensors to theirs; `order` is their order of a head's rows, None if it is the same."""
+def export_tensors(
+    rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None, unused_rows: int = 0
+) -> dict[str, Tensor]:
+    """Convert our tensors to theirs.
+
+    order        their order of a head's rows, None if it is the same
+    unused_rows  the number of unused first rows of their table of positions; they are written as zeros
+    """
     result: dict[str, Tensor] = {}
     exported: set[str] = set()
     for row in rows:
@@ -170,6 +189,8 @@ def export_tensors(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order:
         tensor = tensor if row.expert is None else tensor[row.expert]
         tensor = tensor.float() - row.offset if row.offset else tensor
         tensor = tensor[None] if row.unsqueezed else tensor.T if row.transposed else tensor
+        if row.unused_rows:
+            tensor = torch.cat([tensor.new_zeros(unused_rows, tensor.shape[1]), tensor])
         result[row.theirs] = tensor.contiguous()
     return result
 

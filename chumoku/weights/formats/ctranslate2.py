@@ -44,6 +44,7 @@ KINDS = ("float32", "float16", "int8")
 SUPPORTED = {
     **{"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms"), "placement": ("pre", "post")},
     "position": ("sinusoidal", "learned", "relative", "rotary", "none"),
+    **{"sinusoidal.endpoint": (False, True), "sinusoidal.start": tuple(range(1025))},
 }
 ACTIVATION_NAMES = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 ACTIVATION_NAMES |= {"geglu": "GELU", "geglu_tanh": "GELUTanh", "swiglu": "SWISH"}

@@ -1,7 +1,8 @@
 """Read and write model folders of the transformers and sentence-transformers libraries.
 
 config.json · model.safetensors (or several files and model.safetensors.index.json) · tokenizer files
-sentence-transformers adds modules.json, 1_Pooling/config.json and sentence_bert_config.json
+sentence-transformers adds modules.json, 1_Pooling/config.json, sentence_bert_config.json and
+config_sentence_transformers.json
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from chumoku.nn.quantized import is_quantized
 from chumoku.safe_files import check_links, file_inside, read_any_json, read_json
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
-from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
+from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix, with_roles
 from chumoku.weights.bundle import (
     CONFIG,
     SOURCE_TOKENIZER,
@@ -44,6 +45,7 @@ from chumoku.weights.instantiate import build_from_source
 
 INDEX = "model.safetensors.index.json"
 MODULES, POOLING, SENTENCE_CONFIG = "modules.json", "1_Pooling", "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 
 
@@ -59,6 +61,9 @@ def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     check_duplicates(family.duplicates(config), source)
     model = build_from_source(config, family.rows(config), source, ignored=family.ignored, device=device)
     tokenizers = read_tokenizers(folder)
+    if config.kind == "encoder-decoder":
+        start = read_json(file_inside(folder, CONFIG), max_bytes=1 << 20).get("decoder_start_token_id")
+        tokenizers = set_first_tokens(tokenizers, start)
     return Bundle(model, tokenizers.target, tokenizers.source, read_generation(folder, tokenizers.target))
 
 
@@ -119,9 +124,25 @@ def read_pooling(config: ModelConfig, folder: Path) -> ModelConfig:
         raise UsageError(
             f"{folder / POOLING} pools by {', '.join(sorted(modes))[:100]}; only mean or cls pooling is supported."
         )
+    if not values.get("include_prompt", True):
+        raise UsageError(f"{folder / POOLING} leaves the prompt out of the mean, which is not supported.")
     normalize = "Normalize" in kinds
     changes = {"head": "vector", "pooling": known[modes.pop()], "normalize": normalize, "output_bias": False}
+    changes["prompts"] = read_prompts(folder)
     return make_config({**settings_to_dict(config), **changes, **read_max_seq_length(folder, config)})
+
+
+def read_prompts(folder: Path) -> dict[str, Any]:
+    """The prompts for queries and documents, and the default one, of sentence-transformers' config file."""
+    if not os.path.lexists(folder / PROMPTS):
+        return {}
+    values = read_json(file_inside(folder, PROMPTS), max_bytes=1 << 20)
+    prompts = values.get("prompts") or {}
+    if not isinstance(prompts, dict):
+        raise UsageError(f"The prompts in {folder / PROMPTS} must be an object.")
+    names = {"query": ("query",), "document": ("document", "passage"), "default": (values.get("default_prompt_name"),)}
+    found = {ours: next((prompts[name] for name in theirs if name in prompts), "") for ours, theirs in names.items()}
+    return {ours: prompt for ours, prompt in found.items() if prompt}
 
 
 def read_max_seq_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
@@ -148,6 +169,21 @@ def read_tokenizers(folder: Path) -> Tokenizers:
     return Tokenizers(tokenizer, tokenizer)
 
 
+def set_first_tokens(tokenizers: Tokenizers, start: Any) -> Tokenizers:
+    """The tokenizers with the begin token that the config names, and with their token before every source."""
+    if isinstance(tokenizers.target, text.MissingTokenizer):
+        return tokenizers
+    target, source = tokenizers
+    differs = isinstance(start, int) and 0 <= start < target.size and start != target.roles.begin
+    begin = {"begin": start} if differs else {}
+    before = [token for token in source.prefix_and_suffix[0] if token not in source.roles.languages.values()]
+    source_begin = {"source_begin": before[0]} if before else {}
+    if source is target:
+        both = with_roles(target, {**begin, **source_begin})
+        return Tokenizers(both, both)
+    return Tokenizers(with_roles(target, begin), with_roles(source, source_begin))
+
+
 def write_folder(folder: Path, model: Model, tokenizers: Tokenizers, *, family: Family | None = None) -> None:
     """Write a model for transformers into an existing folder; config values that it cannot express are refused.
 
@@ -160,13 +196,14 @@ def write_folder(folder: Path, model: Model, tokenizers: Tokenizers, *, family: 
     order = None
     if family.pairing is not None:
         order = head_order(family.pairing, config.pairing, config.key_width, config.rotated_width)
-    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order)
+    roles = tokenizers.target.roles
+    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order, unused_rows=family.unused_positions(roles))
     if family.name == "marian":
         tensors |= marian.extra_tensors(config)
     if config.head_kind == "vector":  # names have no prefix in a model without a head
         tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
     save_tensors(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    values = family.write(config, tokenizers.target.roles)
+    values = family.write(config, roles)
     values["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     source, target = (add_end_token(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
@@ -207,3 +244,6 @@ def write_modules(folder: Path, config: ModelConfig) -> None:
     # If it is null, sentence-transformers uses the model's context length.
     length = {"max_seq_length": config.max_seq_length, "do_lower_case": False}
     (folder / SENTENCE_CONFIG).write_text(json.dumps(length, indent=1), encoding="utf-8")
+    prompts = settings_to_dict(config.prompts)
+    values = {"prompts": prompts, "default_prompt_name": "default" if config.prompts.default else None}
+    (folder / PROMPTS).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")

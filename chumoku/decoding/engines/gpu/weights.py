@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from chumoku.decoding.engines.pytorch_only import find_pytorch_only
 from chumoku.errors import UsageError
+from chumoku.models.config import SCORE_POSITIONS
 from chumoku.models.model import DecoderModel
 from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Logits
@@ -62,7 +63,7 @@ def unsupported(model: nn.Module) -> str | None:
     config = model.config
     if config.experts or config.norm == "batch":
         return "it has experts or batch norms"
-    if config.attention_window or config.position in ("relative", "alibi"):
+    if config.attention_window or config.position in SCORE_POSITIONS:
         return "it has relative positions, ALiBi or an attention window"
     if setting := find_pytorch_only(config):
         return f"it has {setting}"

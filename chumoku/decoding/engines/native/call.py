@@ -21,6 +21,7 @@ from chumoku.decoding.engines.native import build
 from chumoku.decoding.engines.native.pack import Batch, Packed, Packing
 from chumoku.decoding.engines.pytorch_only import find_pytorch_only
 from chumoku.errors import ChumokuError, TooLargeError
+from chumoku.models.config import SCORE_POSITIONS
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, is_quantized
@@ -158,7 +159,7 @@ def unsupported(model: Model) -> str | None:
     if odd := {tensor.dtype for tensor in model.parameters()} - {torch.float32}:
         return f"its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it"
     config = model.config
-    if config.experts or config.attention_window or config.position in ("relative", "alibi"):
+    if config.experts or config.attention_window or config.position in SCORE_POSITIONS:
         return "it has experts, relative positions, ALiBi or an attention window"
     if setting := find_pytorch_only(config):
         return f"it has {setting}"

@@ -21,6 +21,7 @@ const POSITION = {
   learned: "x = E_{token} + P_i",
   rotary: "x = E_{token}",
   relative: "x = E_{token}",
+  relative_bias: "x = E_{token}",
   alibi: "x = E_{token}",
   none: "x = E_{token}",
 };

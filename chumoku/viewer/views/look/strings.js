@@ -40,6 +40,7 @@ const en = {
   look_position_learned: "The token's embedding plus a learned vector of its position (then normalized, in some models).",
   look_position_rotary: "The token's embedding. Positions enter later: queries and keys are rotated.",
   look_position_relative: "The token's embedding. Positions enter later: a term for each distance is added to the scores.",
+  look_position_relative_bias: "The token's embedding. Positions enter later: each head adds a learned number for each distance to the scores.",
   look_position_alibi: "The token's embedding. Positions enter later: each head subtracts its slope times the distance from the scores.",
   look_position_none: "The token's embedding. This model uses no position information.",
   look_norm1: "Norm",
@@ -127,6 +128,7 @@ const en = {
   look_positions_learned: "Learned: the vector that is added at each position (row).",
   look_positions_rotary: "Rotary: the cosine of the angle by which each plane (column) is rotated at each position (row).",
   look_positions_relative: "Relative: the vector of each distance (row), whose product with the query is added to the score; from the first block.",
+  look_positions_relative_bias: "Relative bias: the learned number that each head (column) adds to the score of each distance (row).",
   look_positions_alibi: "ALiBi: the bias that each head (column) adds to the score of each distance (row).",
   look_positions_none: "This model uses no position information.",
 };
@@ -171,6 +173,7 @@ const ja = {
   look_position_learned: "トークンの埋め込みに、学習された位置ベクトルを足します（モデルによっては、さらに正規化します）。",
   look_position_rotary: "トークンの埋め込みです。位置は、あとでクエリとキーを回転させることで加わります。",
   look_position_relative: "トークンの埋め込みです。位置は、あとで距離に応じた項としてスコアに加わります。",
+  look_position_relative_bias: "トークンの埋め込みです。位置は、あとで各ヘッドが距離ごとの学習した値をスコアに足すことで加わります。",
   look_position_alibi: "トークンの埋め込みです。位置は、あとで各ヘッドの傾きと距離の積をスコアから引くことで加わります。",
   look_position_none: "トークンの埋め込みです。このモデルは位置の情報を使いません。",
   look_norm1: "正規化",
@@ -258,6 +261,7 @@ const ja = {
   look_positions_learned: "学習型：各位置（行）の埋め込みに足されるベクトルです。",
   look_positions_rotary: "回転（RoPE）：各位置（行）で各平面（列）を回転させる角度の余弦です。",
   look_positions_relative: "相対位置：各距離（行）のベクトルです。クエリとの内積がスコアに足されます。最初のブロックの値です。",
+  look_positions_relative_bias: "相対バイアス：各ヘッド（列）が各距離（行）のスコアに足す、学習した値です。",
   look_positions_alibi: "ALiBi：各ヘッド（列）が各距離（行）のスコアに足すバイアスです。",
   look_positions_none: "このモデルは位置の情報を使いません。",
 };
