@@ -20,6 +20,7 @@ import pytest
 import torch
 from cells import Cell, model_of
 from engines import check_engine
+from gguf_weights import random_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ from chumoku.decoding.engines.native.pack import (
     Product,
     Source,
     StackFields,
+    layout_of,
 )
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.generate import generate
@@ -46,6 +48,7 @@ from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
+from chumoku.nn.gguf_blocks import BLOCK_KINDS
 from chumoku.nn.quantized import (
     GROUP,
     Int4,
@@ -171,6 +174,24 @@ def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int
     expected = round_inputs(x, "int8").double() @ stored.dequantize().double().T
     for one in (stored, scattered):
         torch.testing.assert_close(product(QuantizedLinear.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", BLOCK_KINDS)
+@given(st.integers(1, 19), st.integers(1, 53), st.integers(1, 3), st.integers(0, 999))
+def test_products_of_gguf_blocks_are_the_formula(kind: str, rows: int, outputs: int, blocks: int, seed: int) -> None:
+    """Within the rounding of sums in float32; and the rows that are computed together change no bit of a row."""
+    x = torch.randn(rows, 256 * blocks, generator=torch.Generator().manual_seed(seed))
+    module = QuantizedLinear.of(random_blocks(kind, outputs, 256 * blocks, seed=seed))
+    weight, rounded = module.float_weight().double(), round_inputs(x, kind).double()
+    found = product(module, x)
+    assert ((found - rounded @ weight.T).abs() <= 1e-6 * (rounded.abs() @ weight.abs().T)).all()
+    assert torch.equal(product(module, x[-1:])[0], found[-1])
+
+
+@pytest.mark.parametrize("kind", BLOCK_KINDS)
+def test_packed_blocks_take_about_the_space_of_the_file(kind: str) -> None:
+    layout, stored = layout_of(kind, 3 * 256), random_blocks(kind, 1, 3 * 256, seed=3)
+    assert layout.groups * (4 * layout.words + 2 * layout.halves) <= 1.2 * stored.blocks.nbytes
 
 
 KINDS = ("float32", "bf16", "int8", "int4")
