@@ -88,25 +88,25 @@ inline void ahead(const void* from, int bytes) {
 
 // How a kind of weights is stored: w = scale · (q − center) + shift.
 struct Format {
-    int bits;               // of q
+    int bits;             // of q
     int center;
-    bool shifted;           // whether there is a shift; else it is 0
-    int parts = 1;          // scales for 32 inputs
-    bool nested = false;    // scale = d s and shift = e t: a float16 d and e for 8 groups, an int8 s and t for each scale
-    bool table = false;     // q is a number of TABLE
+    bool shifted;         // whether there is a shift; else it is 0
+    int parts = 1;        // scales for 32 inputs
+    bool nested = false;  // scale = d s and shift = e t: a float16 d and e for 8 groups, an int8 s and t for each scale
+    bool table = false;   // q is a number of TABLE
 };
 constexpr Format FORMATS[] = {
-    {}, {},                       // floats
-    {8, OFFSET, false},           // INT8
-    {4, 0, true},                 // INT4
-    {5, 16, false},               // Q5_0
-    {5, 0, true},                 // Q5_1
+    {}, {},                              // floats
+    {8, OFFSET, false},                  // INT8
+    {4, 0, true},                        // INT4
+    {5, 16, false},                      // Q5_0
+    {5, 0, true},                        // Q5_1
     {4, OFFSET, false, 1, false, true},  // IQ4_NL
-    {2, 0, true, 2, true},        // Q2_K
-    {3, 4, false, 2, true},       // Q3_K
-    {4, 0, true, 1, true},        // Q4_K
-    {5, 0, true, 1, true},        // Q5_K
-    {6, 32, false, 2, true},      // Q6_K
+    {2, 0, true, 2, true},               // Q2_K
+    {3, 4, false, 2, true},              // Q3_K
+    {4, 0, true, 1, true},               // Q4_K
+    {5, 0, true, 1, true},               // Q5_K
+    {6, 32, false, 2, true},             // Q6_K
 };
 constexpr uint8_t TABLE[16] = {  // of IQ4_NL
     uint8_t(OFFSET - 127), uint8_t(OFFSET - 104), uint8_t(OFFSET - 83), uint8_t(OFFSET - 65),
@@ -137,33 +137,42 @@ template <int KIND> struct Group {
           codes(head + HEAD + g % NESTING * SIZE),
           scales(codes + CODES) {}
 
-    // q as bytes, 4 inputs of each output in each of 8 registers. Codes are stored in parts of 4, 2 and 1 bits: the
-    // registers share bytes.
+    // q as bytes, 4 inputs of each output in each of 8 registers. The upper bits of 5 and 6, and 2 and 3 bits, are in words
+    // of their own. A processor that multiplies signed bytes gets q − center.
     [[gnu::always_inline]] void read(Bytes* q) const {
-        auto part = [&](int i) { return load<Bytes>(codes + i * sizeof(Bytes)); };
-        constexpr int ABOVE = F.bits & 4;  // bits before those of the smaller parts
-        if constexpr (F.bits == 8)
-            for (int j = 0; j < 8; j++) q[j] = part(j);
-        if constexpr (F.bits & 4)
-            for (int j = 0; j < 4; j++) q[j] = part(j) & 15, q[j + 4] = upper_four(part(j));
-        if constexpr (F.bits & 2)
-            for (int j = 0; j < 8; j++) {
-                Bytes two = (part(ABOVE + j / 4) >> j % 4 * 2 & 3) << ABOVE;
-                q[j] = ABOVE ? q[j] | two : two;
+        constexpr int FOUR = F.bits & 4, LAST = F.bits - 1;
+        auto word = [&](int i) { return load<Bytes>(codes + i * sizeof(Bytes)); };
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) {
+            if (F.bits == 8) q[j] = word(j);
+            if (FOUR) q[j] = j < 4 ? word(j) & 15 : upper_four(word(j - 4));
+            if (F.bits & 2) {
+                Bytes two = shift_left(word(FOUR + j / 4), FOUR - j % 4 * 2) & (3 << FOUR);
+                q[j] = FOUR ? q[j] | two : two;
             }
-        if constexpr (F.bits & 1)
-            for (int j = 0; j < 8; j++) q[j] |= (part(F.bits - 1) >> j & 1) << (F.bits - 1);
-        if constexpr (F.table)
-            for (int j = 0; j < 8; j++) q[j] = look_up(TABLE, q[j]);
+            if (F.bits & 1) q[j] |= shift_left(word(LAST), LAST - j) & (1 << LAST);
+            if (F.table) q[j] = look_up(TABLE, q[j]);
+            if (!OFFSET && F.center) q[j] -= uint8_t(F.center);
+        }
     }
-    [[gnu::always_inline]] Floats scale(int part) const {
-        if (F.nested) return from_halves(head) * from_bytes(scales + part * LANES);
-        return from_halves(scales);
+    static Bytes shift_left(Bytes bytes, int by) { return by < 0 ? bytes >> -by : bytes << by; }
+
+    // The d and e of nested scales.
+    struct Outer {
+        Floats d = {}, e = {};
+    };
+    [[gnu::always_inline]] Outer outer() const {
+        Outer found;
+        if (F.nested) found.d = from_halves(head);
+        if (F.nested && F.shifted) found.e = from_halves(head + 2 * LANES);
+        return found;
     }
-    [[gnu::always_inline]] Floats shift(int part) const {
+    [[gnu::always_inline]] Floats scale(const Outer& outer, int part) const {
+        return F.nested ? outer.d * from_bytes(scales + part * LANES) : from_halves(scales);
+    }
+    [[gnu::always_inline]] Floats shift(const Outer& outer, int part) const {
         if (!F.shifted) return Floats{};
-        if (F.nested) return from_halves(head + 2 * LANES) * from_bytes(scales + (PARTS + part) * LANES);
-        return from_halves(scales + 2 * LANES);
+        return F.nested ? outer.e * from_bytes(scales + (PARTS + part) * LANES) : from_halves(scales + 2 * LANES);
     }
 
     // Add a part of a group to the sums of a row: W x ≈ Σ scale · step · dots + shift · step · Σ x
@@ -171,7 +180,7 @@ template <int KIND> struct Group {
         Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int part) {
         const int32_t* halves = &in.sums[2 * place];
         int32_t sum = PARTS == 2 ? halves[part] : halves[0] + halves[1];
-        if (F.center) dots -= F.center * sum;
+        if (OFFSET && F.center) dots -= F.center * sum;
         sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
         if (!F.shifted) return sums;
         return fma(shift, spread(PARTS == 2 ? in.step[place] * float(sum) : in.shift[place]), sums);

@@ -89,16 +89,18 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
     const uint8_t* w[B];
     for (int b = 0; b < B; b++) w[b] = G::of(p, block + b);
     const int8_t *h = in.high(first), *l = in.low(first);
+    typename G::Outer outer[B];
     for (int g = 0; g < groups_of(p); g++)
 #pragma GCC unroll 2
         for (int b = 0; b < B; b++) {
             G group(w[b], g);
+            if (g % G::NESTING == 0) outer[b] = group.outer();
             ahead(group.codes, G::SIZE);
             Bytes q[8];
             group.read(q);
 #pragma GCC unroll 2
             for (int part = 0; part < PARTS; part++) {
-                Floats scale = group.scale(part), shift = group.shift(part);
+                Floats scale = group.scale(outer[b], part), shift = group.shift(outer[b], part);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; r++) {
                     size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP + part * 16;

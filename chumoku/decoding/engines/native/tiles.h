@@ -56,8 +56,8 @@ template <int KIND> struct TileWeights {
                 Group<KIND> group(from[b], g);
                 ahead(group.codes, Group<KIND>::SIZE);
                 if (copied) group.read(bytes.data() + 8 * (b * groups + g));
-                scale[b * groups + g] = group.scale(0);
-                shift[b * groups + g] = group.shift(0);
+                scale[b * groups + g] = group.scale(group.outer(), 0);
+                shift[b * groups + g] = group.shift(group.outer(), 0);
             }
         }
     }
