@@ -30,34 +30,37 @@ inline void unpack_k(const uint8_t* from, bool fifth, Unpacked& to) {
         to.s[i] = s[i] & 63, to.s[i + 4] = (rest[i] & 15) | s[i] >> 6 << 4;
         to.t[i] = t[i] & 63, to.t[i + 4] = rest[i] >> 4 | t[i] >> 6 << 4;
     }
-    for (int i = 0; i < 256; i++) {
-        to.q[i] = codes[i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15;
-        if (fifth) to.q[i] |= (fifths[i % 32] >> i / 32 & 1) << 4;
-    }
+    for (int g = 0; g < 8; g++)
+        for (int i = 0; i < 32; i++) {
+            uint8_t q = codes[g / 2 * 32 + i] >> g % 2 * 4 & 15;
+            to.q[g * 32 + i] = fifth ? q | (fifths[i] >> g & 1) << 4 : q;
+        }
 }
 
 inline void unpack_q6_k(const uint8_t* from, Unpacked& to) {
     const uint8_t* upper = from + 128;
     std::memcpy(to.s, from + 192, 16);
     to.d = read_half(from + 208);
-    for (int i = 0; i < 256; i++) {
-        int half = i / 128, k = i / 32 % 4;
-        to.q[i] = (from[half * 64 + i % 64] >> k / 2 * 4 & 15) | (upper[half * 32 + i % 32] >> k * 2 & 3) << 4;
+    for (int g = 0; g < 8; g++) {
+        const uint8_t *four = from + g / 4 * 64 + g % 2 * 32, *two = upper + g / 4 * 32;
+        for (int i = 0; i < 32; i++) to.q[g * 32 + i] = (four[i] >> g % 4 / 2 * 4 & 15) | (two[i] >> g % 4 * 2 & 3) << 4;
     }
 }
 
 inline void unpack_q2_k(const uint8_t* from, Unpacked& to) {
     for (int i = 0; i < 16; i++) to.s[i] = from[i] & 15, to.t[i] = from[i] >> 4;
     to.d = read_half(from + 80), to.e = read_half(from + 82) ^ 0x8000;
-    for (int i = 0; i < 256; i++) to.q[i] = from[16 + i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
+    for (int g = 0; g < 8; g++)
+        for (int i = 0; i < 32; i++) to.q[g * 32 + i] = from[16 + g / 4 * 32 + i] >> g % 4 * 2 & 3;
 }
 
 inline void unpack_q3_k(const uint8_t* from, Unpacked& to) {
     const uint8_t *codes = from + 32, *s = from + 96;
     to.d = read_half(from + 108);
     for (int i = 0; i < 16; i++) to.s[i] = ((s[i % 8] >> i / 8 * 4 & 15) | (s[8 + i % 4] >> i / 4 * 2 & 3) << 4) - 32;
-    for (int i = 0; i < 256; i++)
-        to.q[i] = (codes[i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3) | (from[i % 32] >> i / 32 & 1) << 2;
+    for (int g = 0; g < 8; g++)
+        for (int i = 0; i < 32; i++)
+            to.q[g * 32 + i] = (codes[g / 4 * 32 + i] >> g % 4 * 2 & 3) | (from[i] >> g & 1) << 2;
 }
 
 inline Unpacked unpack(int kind, const uint8_t* from) {
