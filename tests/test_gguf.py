@@ -15,11 +15,13 @@ import pytest
 import torch
 from cells import Cell
 from gguf_weights import random_blocks as make_blocks
+from gguf_weights import with_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 import chumoku
+from chumoku.decoding.engines.gpu.weights import unsupported
 from chumoku.decoding.engines.native import build as native
 from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.decoding.engines.open_engine import open_engine
@@ -27,6 +29,7 @@ from chumoku.decoding.generate import generate
 from chumoku.errors import ChumokuError, DamagedError, LengthError, MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
+from chumoku.models.precision import to_precision
 from chumoku.nn import gguf_blocks
 from chumoku.nn.gguf_blocks import BLOCK_KINDS, TYPES, Blocks
 from chumoku.nn.plain import plain
@@ -370,6 +373,16 @@ def test_every_type_runs_as_stored(tmp_path: Path) -> None:
     written = generate(opened, prompts, **greedy)
     with plain():
         assert generate(opened, prompts, **greedy) == written
+
+
+def test_gpu_kernels_leave_blocks_to_pytorch() -> None:
+    model = to_precision(llama(width=768, hidden=512), "int8")
+    assert unsupported(model) is None
+    model.head = QuantizedLogits.of(make_blocks("q6_k", 211, 768, seed=3))
+    assert unsupported(model) == "its output matrix is q6_k"
+    assert "its matrices are q4_k, q6_k" in str(
+        unsupported(with_blocks(llama(width=768, hidden=512), ["q6_k", "q4_k"]))
+    )
 
 
 def add_fields(writer: Any, fields: dict[str, Any]) -> None:

@@ -527,8 +527,11 @@ def test_it_is_compiled_once(fresh_and_quick: Path) -> None:
     assert library.stat() == before
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="The instructions named are of x86.")
-@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
+OLDER = {"x86_64": ["x86-64-v2", "x86-64-v3"], "aarch64": ["armv8-a"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", OLDER.get(platform.machine(), []))
 def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without vectors of 512 bits, products of bytes and tiles, the same sources compute the same."""
     monkeypatch.setattr(build_module, "_for_this_processor", lambda: f"-march={level}")
@@ -540,6 +543,8 @@ def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeyp
         module = QuantizedLinear(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
         ones = torch.ones(9, inputs)
         torch.testing.assert_close(product(module, ones), module(ones))
+    for kind in BLOCK_KINDS:
+        test_products_of_gguf_blocks_are_the_formula.hypothesis.inner_test(kind, 19, 37, 2, 5)
     test_products_of_floats_are_the_formula.hypothesis.inner_test(19, 37, 23, 5)
     check_engine(NativeEngine, random_model("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)
 

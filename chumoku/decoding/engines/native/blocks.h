@@ -78,17 +78,4 @@ inline Unpacked unpack(int kind, const uint8_t* from) {
     return to;
 }
 
-// 32 codes as the words that Group::read separates again.
-template <int BITS> inline void join_codes(const uint8_t* q, uint32_t* to) {
-    constexpr int ABOVE = BITS & 4;
-    uint32_t c[8];
-    std::memcpy(c, q, sizeof c);
-    std::memset(to, 0, BITS * 4);
-    for (int j = 0; j < 8; j++) {
-        if (BITS & 4) to[j % 4] |= (c[j] & 0x0f0f0f0f) << j / 4 * 4;
-        if (BITS & 2) to[ABOVE + j / 4] |= (c[j] >> ABOVE & 0x03030303) << j % 4 * 2;
-        if (BITS & 1) to[BITS - 1] |= (c[j] >> (BITS - 1) & 0x01010101) << j;
-    }
-}
-
 }  // namespace

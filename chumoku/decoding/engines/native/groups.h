@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "codes.h"
 #include "structs.h"
 #include "vectors.h"
 
@@ -132,30 +133,21 @@ template <int KIND> struct Group {
     static const uint8_t* of(const Product& p, int block) {
         return static_cast<const uint8_t*>(p.weight) + block * block_size(p);
     }
-    [[gnu::always_inline]] Group(const uint8_t* block, int g)
-        : head(block + size_t(g / NESTING) * (HEAD + NESTING * SIZE)),
-          codes(head + HEAD + g % NESTING * SIZE),
+    // Group first + i, where `first` is a multiple of NESTING and i is less.
+    [[gnu::always_inline]] Group(const uint8_t* block, int first, int i)
+        : head(block + size_t(first / NESTING) * (HEAD + NESTING * SIZE)),
+          codes(head + HEAD + i * SIZE),
           scales(codes + CODES) {}
+    [[gnu::always_inline]] Group(const uint8_t* block, int g) : Group(block, g - g % NESTING, g % NESTING) {}
 
-    // q as bytes, 4 inputs of each output in each of 8 registers. The upper bits of 5 and 6, and 2 and 3 bits, are in words
-    // of their own. A processor that multiplies signed bytes gets q − center.
+    // q as bytes, 4 inputs of each output in each of 8 registers; a processor that multiplies signed bytes gets q − center.
     [[gnu::always_inline]] void read(Bytes* q) const {
-        constexpr int FOUR = F.bits & 4, LAST = F.bits - 1;
-        auto word = [&](int i) { return load<Bytes>(codes + i * sizeof(Bytes)); };
-#pragma GCC unroll 8
+        read_codes<F.bits>(codes, q);
         for (int j = 0; j < 8; j++) {
-            if (F.bits == 8) q[j] = word(j);
-            if (FOUR) q[j] = j < 4 ? word(j) & 15 : upper_four(word(j - 4));
-            if (F.bits & 2) {
-                Bytes two = shift_left(word(FOUR + j / 4), FOUR - j % 4 * 2) & (3 << FOUR);
-                q[j] = FOUR ? q[j] | two : two;
-            }
-            if (F.bits & 1) q[j] |= shift_left(word(LAST), LAST - j) & (1 << LAST);
             if (F.table) q[j] = look_up(TABLE, q[j]);
             if (!OFFSET && F.center) q[j] -= uint8_t(F.center);
         }
     }
-    static Bytes shift_left(Bytes bytes, int by) { return by < 0 ? bytes >> -by : bytes << by; }
 
     // The d and e of nested scales.
     struct Outer {

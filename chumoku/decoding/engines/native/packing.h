@@ -69,7 +69,7 @@ template <int KIND> void pack_gguf_rows(const Packing& p, const Source& s, int f
             for (int i = 0; i < G::NESTING; i++) {
                 G group(block, g * G::NESTING + i);
                 uint32_t words[F.bits];
-                join_codes<F.bits>(b.q + i * GROUP, words);
+                write_codes<F.bits>(b.q + i * GROUP, words);
                 for (int w = 0; w < F.bits; w++) put(words + w, group.codes + (w * LANES + lane + r) * 4, 4);
                 const uint8_t *halves = F.nested ? group.head : group.scales;
                 if (i == 0) put(&b.d, halves + (lane + r) * 2, 2);

@@ -89,26 +89,29 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
     const uint8_t* w[B];
     for (int b = 0; b < B; b++) w[b] = G::of(p, block + b);
     const int8_t *h = in.high(first), *l = in.low(first);
-    typename G::Outer outer[B];
-    for (int g = 0; g < groups_of(p); g++)
+    for (int begin = 0; begin < groups_of(p); begin += G::NESTING) {
+        typename G::Outer outer[B];
+        for (int b = 0; b < B; b++) outer[b] = G(w[b], begin).outer();
+        for (int g = begin; g < begin + G::NESTING; g++)
 #pragma GCC unroll 2
-        for (int b = 0; b < B; b++) {
-            G group(w[b], g);
-            if (g % G::NESTING == 0) outer[b] = group.outer();
-            ahead(group.codes, G::SIZE);
-            Bytes q[8];
-            group.read(q);
+            for (int b = 0; b < B; b++) {
+                G group(w[b], begin, g - begin);
+                ahead(group.codes, G::SIZE);
+                Bytes q[8];
+                group.read(q);
 #pragma GCC unroll 2
-            for (int part = 0; part < PARTS; part++) {
-                Floats scale = group.scale(outer[b], part), shift = group.shift(outer[b], part);
+                for (int part = 0; part < PARTS; part++) {
+                    Floats scale = group.scale(outer[b], part), shift = group.shift(outer[b], part);
+                    int from = g * GROUP + part * 16;
 #pragma GCC unroll 8
-                for (int r = 0; r < R; r++) {
-                    size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP + part * 16;
-                    Ints dots = dot<WORDS>(q + part * WORDS, h + at, l + at);
-                    sums.of[b][r] = G::add(sums.of[b][r], dots, scale, shift, in, place, part);
+                    for (int r = 0; r < R; r++) {
+                        size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + from;
+                        Ints dots = dot<WORDS>(q + part * WORDS, h + at, l + at);
+                        sums.of[b][r] = G::add(sums.of[b][r], dots, scale, shift, in, place, part);
+                    }
                 }
             }
-        }
+    }
 }
 
 // Whether there is a product of R rows and B blocks of weights of a kind. Each takes a second to compile, so the kinds of
