@@ -228,6 +228,10 @@ def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch:
             ["llama", "out", "--to", "ctranslate2", "--type", "q8_0"],
             "ctranslate2 cannot be written as 'q8_0'. Choose one of float32",
         ),
+        (
+            ["llama", "out.gguf", "--to", "gguf", "--type", "q4_k"],
+            "llama.cpp's llama-quantize makes other types of an f16",
+        ),
         (["llama", "out", "--to", "gguf"], "must end in .gguf, but out does not. Use out.gguf."),
         (["llama", "llama", "--to", "ctranslate2"], "llama is inside the source model's folder llama"),
         (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 already exists"),

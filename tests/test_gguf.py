@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import struct
@@ -13,18 +14,36 @@ import numpy as np
 import pytest
 import torch
 from cells import Cell
+from gguf_weights import random_blocks as make_blocks
+from gguf_weights import with_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import chumoku
+from chumoku.decoding.engines.gpu.weights import unsupported
 from chumoku.decoding.engines.native import build as native
 from chumoku.decoding.engines.native.engine import NativeEngine
+from chumoku.decoding.engines.open_engine import open_engine
+from chumoku.decoding.generate import generate
 from chumoku.errors import ChumokuError, DamagedError, LengthError, MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.nn.quantized import GROUP, Int4, Int8, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
-from chumoku.weights.formats.gguf import blocks, header, open_gguf, write_gguf
-from chumoku.weights.formats.gguf.blocks import TYPES
+from chumoku.models.precision import to_precision
+from chumoku.nn import gguf_blocks
+from chumoku.nn.gguf_blocks import BLOCK_KINDS, TYPES, Blocks
+from chumoku.nn.plain import plain
+from chumoku.nn.quantized import (
+    GROUP,
+    Int4,
+    Int8,
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedLogits,
+    quantized_kinds,
+)
+from chumoku.weights.formats.gguf import header, open_gguf, write_gguf, writing
+from chumoku.weights.open_model import load
 
 gguf = pytest.importorskip("gguf", reason="The gguf library is what reading and writing are held against.")
 BLOCKS = [number for number, kind in TYPES.items() if kind.dtype is None]
@@ -64,7 +83,7 @@ def test_blocks_are_dequantized_like_the_library(number: int, tmp_path: Path, mo
     """Exactly equal, with chunks that do not end at a row's end."""
     kind, official = TYPES[number], gguf.GGMLQuantizationType(number)
     assert (kind.name, (kind.block_values, kind.block_bytes)) == (official.name, gguf.GGML_QUANT_SIZES[official])
-    monkeypatch.setattr(blocks, "CHUNK", 5 * kind.block_values)
+    monkeypatch.setattr(gguf_blocks, "CHUNK", 5 * kind.block_values)
     array = random_blocks(number, 7, 3, seed=number)
     file = open_gguf(write_with_library(tmp_path / "a.gguf", {"w": (array, number)}))
     expected = torch.from_numpy(gguf.quants.dequantize(array, official))
@@ -90,7 +109,7 @@ def test_quantized_matrices_stay_quantized(number: int, tmp_path: Path) -> None:
     array = random_blocks(number, 7, 3, seed=number)
     file = open_gguf(write_with_library(tmp_path / "a.gguf", {"w": (array, number), "vector": (array[0], number)}))
     found = file.read("w", dequantize=False)
-    expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8}.get(TYPES[number].name, Tensor)
+    expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8}.get(TYPES[number].name, Blocks)
     assert isinstance(found, expected)
     floats = found if isinstance(found, Tensor) else found.dequantize()
     assert torch.equal(floats, file.read("w"))
@@ -322,6 +341,53 @@ def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None
     expected = expected.detach()
     assert float((output - expected[:, -1]).std() / expected.std()) < 0.03
     assert output.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()
+
+
+@pytest.mark.skipif(native.library() is None, reason=native.why_not() or "")
+def test_every_type_runs_as_stored(tmp_path: Path) -> None:
+    """A model with blocks of all types, and its token table in Q6_K: nothing is dequantized when it is opened."""
+    model = llama(width=768, hidden=512)
+    kinds = itertools.cycle(BLOCK_KINDS)
+    stored: dict[str, tuple[np.ndarray, int]] = {}
+    for name, tensor in tensors_of(model).items():
+        if tensor.ndim == 1:
+            stored[name] = tensor.detach().numpy(), 0
+            continue
+        kind = "q6_k" if name == "token_embd.weight" else next(kinds)
+        blocks = make_blocks(kind, *tensor.shape, seed=len(stored))
+        stored[name] = blocks.blocks.flatten(1).numpy(), gguf.GGMLQuantizationType[kind.upper()].value
+    path = write_with_library(tmp_path / "a.gguf", stored, lambda writer: add_fields(writer, fields_of_a_llama(model)))
+    opened = chumoku.load(path).model
+    assert quantized_kinds(opened) == set(BLOCK_KINDS)
+    tables = opened.decoder.embedding, opened.head
+    assert [type(table) for table in tables] == [QuantizedEmbedding, QuantizedLogits]
+    for module in (*tables, *(part for part in opened.modules() if isinstance(part, QuantizedLinear))):
+        assert module.blocks.untyped_storage().nbytes() == path.stat().st_size, "a view of the file"
+    floats = load(path).model
+    tokens = torch.tensor([[5, 101, 7], [210, 11, 13]])
+    with torch.no_grad():
+        assert torch.equal(opened.decoder.embedding(tokens), floats.decoder.embedding(tokens))
+        torch.testing.assert_close(opened(tokens).logits, floats(tokens).logits, atol=2e-3, rtol=0)
+    prompts, greedy = [[5, 101, 7], [11, 13]], {"max_new_tokens": 13, "temperature": 0}
+    assert isinstance(open_engine(opened, rows=2, capacity=16), NativeEngine)
+    written = generate(opened, prompts, **greedy)
+    with plain():
+        assert generate(opened, prompts, **greedy) == written
+
+
+def test_gpu_kernels_leave_blocks_to_pytorch() -> None:
+    model = to_precision(llama(width=768, hidden=512), "int8")
+    assert unsupported(model) is None
+    model.head = QuantizedLogits.of(make_blocks("q6_k", 211, 768, seed=3))
+    assert unsupported(model) == "its output matrix is q6_k"
+    assert "its matrices are q4_k, q6_k" in str(
+        unsupported(with_blocks(llama(width=768, hidden=512), ["q6_k", "q4_k"]))
+    )
+
+
+def add_fields(writer: Any, fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        writing._add_field(writer, name, value)
 
 
 # Invalid files

@@ -20,6 +20,7 @@ import pytest
 import torch
 from cells import YARN, Cell, model_of
 from engines import check_engine
+from gguf_weights import random_blocks
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ from chumoku.decoding.engines.native.pack import (
     Product,
     Source,
     StackFields,
+    layout_of,
 )
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.generate import generate
@@ -47,6 +49,7 @@ from chumoku.models.build import build
 from chumoku.models.config import RotarySettings
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
+from chumoku.nn.gguf_blocks import BLOCK_KINDS
 from chumoku.nn.quantized import (
     GROUP,
     Int4,
@@ -181,6 +184,24 @@ def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int
     expected = round_inputs(x, "int8").double() @ stored.dequantize().double().T
     for one in (stored, scattered):
         torch.testing.assert_close(product(QuantizedLinear.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", BLOCK_KINDS)
+@given(st.integers(1, 19), st.integers(1, 53), st.integers(1, 3), st.integers(0, 999))
+def test_products_of_gguf_blocks_are_the_formula(kind: str, rows: int, outputs: int, blocks: int, seed: int) -> None:
+    """Within the rounding of sums in float32; and the rows that are computed together change no bit of a row."""
+    x = torch.randn(rows, 256 * blocks, generator=torch.Generator().manual_seed(seed))
+    module = QuantizedLinear.of(random_blocks(kind, outputs, 256 * blocks, seed=seed))
+    weight, rounded = module.float_weight().double(), round_inputs(x, kind).double()
+    found = product(module, x)
+    assert ((found - rounded @ weight.T).abs() <= 1e-6 * (rounded.abs() @ weight.abs().T)).all()
+    assert torch.equal(product(module, x[-1:])[0], found[-1])
+
+
+@pytest.mark.parametrize("kind", BLOCK_KINDS)
+def test_packed_blocks_take_about_the_space_of_the_file(kind: str) -> None:
+    layout, stored = layout_of(kind, 3 * 256), random_blocks(kind, 1, 3 * 256, seed=3)
+    assert layout.groups * (4 * layout.words + 2 * layout.halves) <= 1.2 * stored.blocks.nbytes
 
 
 KINDS = ("float32", "bf16", "int8", "int4")
@@ -526,8 +547,11 @@ def test_it_is_compiled_once(fresh_and_quick: Path) -> None:
     assert library.stat() == before
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="The instructions named are of x86.")
-@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
+OLDER = {"x86_64": ["x86-64-v2", "x86-64-v3"], "aarch64": ["armv8-a"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", OLDER.get(platform.machine(), []))
 def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without vectors of 512 bits, products of bytes and tiles, the same sources compute the same."""
     monkeypatch.setattr(build_module, "_for_this_processor", lambda: f"-march={level}")
@@ -539,6 +563,8 @@ def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeyp
         module = QuantizedLinear(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
         ones = torch.ones(9, inputs)
         torch.testing.assert_close(product(module, ones), module(ones))
+    for kind in BLOCK_KINDS:
+        test_products_of_gguf_blocks_are_the_formula.hypothesis.inner_test(kind, 19, 37, 2, 5)
     test_products_of_floats_are_the_formula.hypothesis.inner_test(19, 37, 23, 5)
     check_engine(NativeEngine, random_model("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)
 

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from cells import Cell, model_of
 from engines import check_engine
+from gguf_weights import SIZES as BLOCK_SIZES
+from gguf_weights import with_blocks
 from torch import Tensor, nn
 
 from chumoku import lora
@@ -36,7 +38,8 @@ from chumoku.errors import UsageError
 from chumoku.evaluation.perplexity import score_text
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
-from chumoku.models.precision import PRECISIONS, to_precision
+from chumoku.models.precision import PRECISIONS as CONVERTIBLE
+from chumoku.models.precision import to_precision
 from chumoku.nn import attention, norms, quantized
 from chumoku.nn.attention import Attention
 from chumoku.nn.tap import addresses, edit, record
@@ -47,14 +50,20 @@ KINDS = ("encoder", "decoder", "encoder-decoder")
 DECODING = ("decoder", "encoder-decoder")
 SIZES = {"width": 96, "heads": 3, "feedforward_width": 64, "layers": 3, "feedforward": "swiglu"}
 # Rounding of sums: float32, and the 16 bits of an input's group.
-CLOSE = {"float32": 1e-5, "bf16": 1e-5, "int8": 1e-3, "int4": 1e-3}
+CLOSE = {"float32": 1e-5, "bf16": 1e-5, "int8": 1e-3, "int4": 1e-3, "gguf": 1e-3}
+PRECISIONS = (*CONVERTIBLE, "gguf")  # the last one: blocks of all types, as in a file
 NATIVE = native_build.library() is not None
 needs_library = pytest.mark.skipif(not NATIVE, reason=native_build.why_not() or "")
 ENGINES = [TorchEngine, *([NativeEngine] if NATIVE else [])]
 
 
 def model_at(kind: str, precision: str, **changes: Any) -> Model:
-    return to_precision(model_of(Cell(kind, "rotary"), torch.float32, **{**SIZES, **changes}), precision)
+    sizes = {**SIZES, **(BLOCK_SIZES if precision == "gguf" else {}), **changes}
+    return at_precision(model_of(Cell(kind, "rotary"), torch.float32, **sizes), precision)
+
+
+def at_precision(model: Model, precision: str) -> Model:
+    return with_blocks(model) if precision == "gguf" else to_precision(model, precision)
 
 
 def prompts(count: int = 3) -> list[list[int]]:
@@ -120,9 +129,11 @@ def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pyt
     changed = copy.deepcopy(model)
     part = changed.decoder.blocks[1].feedforward.down
     with torch.no_grad():
-        part.get_parameter("weight").mul_(1.1) if precision == "float32" else part.get_buffer(
-            "weight" if precision == "bf16" else "scale"
-        ).mul_(1.1)
+        if precision == "gguf":
+            part.get_buffer("blocks")[:, 0] ^= 16
+        else:
+            tensors = {**dict(part.named_parameters()), **dict(part.named_buffers())}
+            tensors["scale" if precision in ("int8", "int4") else "weight"].mul_(1.1)
 
     def wrong(given: Model, **sizes: Any) -> Engine:
         return NativeEngine(changed, **sizes)
@@ -138,13 +149,14 @@ def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pyt
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_non_finite_values_are_not_hidden(norm: str, feedforward: str, precision: str) -> None:
     """NaN and ∞ anywhere in the weights: where PyTorch's logits are not finite, no engine's are."""
-    base = model_of(Cell("decoder", "rotary", norm), torch.float32, **{**SIZES, "feedforward": feedforward})
+    sizes = {**SIZES, **(BLOCK_SIZES if precision == "gguf" else {}), "feedforward": feedforward}
+    base = model_of(Cell("decoder", "rotary", norm), torch.float32, **sizes)
     for odd, name in itertools.product((math.nan, math.inf, -math.inf), ("attention.query", "feedforward.up")):
         broken = copy.deepcopy(base)
         linear = broken.decoder.blocks[1].get_submodule(name)
         with torch.no_grad():
             linear.bias[3] = odd
-        model = to_precision(broken, precision)
+        model = at_precision(broken, precision)
         finite = []
         for engine in (kind(model, rows=1, capacity=7) for kind in (TorchEngine, NativeEngine)):
             engine.add_rows(1)
@@ -379,7 +391,7 @@ def test_edits_work_while_text_is_written(precision: str) -> None:
     model = model_at("decoder", precision)
 
     def off(heads: Tensor) -> Tensor:
-        return heads * torch.tensor([0.0, 1.0, 1.0])[:, None, None]
+        return heads * (torch.arange(heads.shape[1]) > 0)[:, None, None]
 
     before = generate(model, prompts(), max_new_tokens=13, temperature=0)
     with edit(model, {"decoder.blocks.0.attention.heads": off}), record(model, "logits") as tape:

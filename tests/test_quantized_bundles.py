@@ -1,7 +1,8 @@
-"""Bundles with int8 and int4 matrices: the model that is opened is the one that was saved, to the last bit."""
+"""Bundles with quantized matrices: the model that is opened is the one that was saved, to the last bit."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from commands import Ask
+from gguf_weights import SIZES, with_blocks
 from safetensors.torch import load_file, save_file
 
 import chumoku
@@ -41,13 +43,16 @@ def output(model: Model) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tables", [False, True])
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("precision", ["int8", "int4", "gguf"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_and_opened(kind: str, precision: str, tables: bool, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    small = to_precision(build(kind, tokenizer), precision, tables=tables)
+    if precision == "gguf":
+        small = with_blocks(build(kind, tokenizer, **SIZES), tables=tables)
+    else:
+        small = to_precision(build(kind, tokenizer), precision, tables=tables)
     folder = chumoku.save(tmp_path / "small", small, tokenizer)
     opened = chumoku.load(folder)
-    assert quantized_kinds(opened.model) == {precision}
+    assert quantized_kinds(opened.model) == quantized_kinds(small) != set()
     assert torch.equal(output(opened.model), output(small))
     for path in ("encoder.embedding", "decoder.embedding"):
         if hasattr(small, path.split(".")[0]):
@@ -162,4 +167,21 @@ def test_a_wrong_file_with_valid_checksums_is_refused(message: str, tokenizer: T
     save_file(tensors, folder / "model.safetensors")
     write_checksums(folder)
     with pytest.raises(UsageError, match=message):
+        chumoku.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((256, 2, 144), "has shape"), ((256, 1, 145), "unexpected tensor"), ((256, 1, 144), None), ((), "unexpected")],
+)
+def test_blocks_of_another_size_are_refused(
+    shape: tuple[int, ...], message: str | None, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    small = with_blocks(build("decoder", tokenizer, **SIZES), ["q4_k"], tables=False)
+    folder = chumoku.save(tmp_path / "small", small, tokenizer)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["decoder.blocks.0.attention.query.blocks"] = torch.zeros(shape, dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors")
+    write_checksums(folder)
+    with pytest.raises(UsageError, match=message) if message else contextlib.nullcontext():
         chumoku.load(folder)

@@ -3,6 +3,7 @@
     weights   bf16      w = w           16-bit floats
               int8      w = s q         q ∈ −128 … 127, one s for 32 neighboring inputs of an output (a group)
               int4      w = s q + m     q ∈ 0 … 15, one s and one m for a group
+              others    w = s q + m     the blocks of GGUF files: 2 to 6 bits, groups of 16 or 32 (gguf_blocks.py)
 
     inputs    bf16      x unchanged
               others    x ≈ t p         p ∈ −32512 … 32512, p = round(x · 32512 / max|x|), t = max|x| / 32512
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn.embeddings import Embedding, check_range
+from chumoku.nn.gguf_blocks import Blocks
 
 GROUP = 32
 LEVELS = 32512.0  # 127 · 256: the largest integer for an input
@@ -74,8 +76,8 @@ class Int4(NamedTuple):
         return (q * self.scale.float()[..., None] + self.low.float()[..., None]).flatten(1)
 
 
-StoredWeight = Bf16 | Int8 | Int4
-WEIGHT_TYPES: dict[Kind, type[StoredWeight]] = {"bf16": Bf16, "int8": Int8, "int4": Int4}
+StoredWeight = Bf16 | Int8 | Int4 | Blocks
+KINDS: dict[type[StoredWeight], Kind] = {Bf16: "bf16", Int8: "int8", Int4: "int4"}
 
 
 def quantize(weight: Tensor, kind: Kind) -> StoredWeight:
@@ -85,7 +87,7 @@ def quantize(weight: Tensor, kind: Kind) -> StoredWeight:
     return to_int8(weight) if kind == "int8" else to_int4(weight)
 
 
-def round_inputs(x: Tensor, kind: Kind) -> Tensor:
+def round_inputs(x: Tensor, kind: str) -> Tensor:
     """Return the rounded inputs t p for weights of this kind; gradients ignore the rounding (straight-through)."""
     if kind == "bf16" or x.dtype != torch.float32:
         return x
@@ -127,15 +129,14 @@ def _steps(groups: Tensor, scale: Tensor) -> Tensor:
     return (groups / scale.float()[..., None]).nan_to_num(0.0).round()
 
 
-def _register(module: nn.Module, stored: StoredWeight) -> Kind:
+def _register(module: nn.Module, stored: StoredWeight) -> str:
     """Register the stored tensors as buffers of the module, and return their kind."""
     for name, tensor in stored._asdict().items():
         module.register_buffer(name, tensor)
-    return next(kind for kind, weight_type in WEIGHT_TYPES.items() if type(stored) is weight_type)
+    return stored.kind if isinstance(stored, Blocks) else KINDS[type(stored)]
 
 
-def _registered(module: nn.Module, kind: Kind) -> StoredWeight:
-    weight_type = WEIGHT_TYPES[kind]
+def _registered(module: nn.Module, weight_type: type[StoredWeight]) -> StoredWeight:
     return weight_type(*(getattr(module, name) for name in weight_type._fields))
 
 
@@ -158,16 +159,17 @@ class QuantizedLinear(nn.Module):
         return layer
 
     def _set_weight(self, stored: StoredWeight, bias: Tensor | None) -> None:
-        self.kind = _register(self, stored)
+        self.kind, self._weight_type = _register(self, stored), type(stored)
         self.out_features = len(stored[0])
-        self.in_features = stored[0].shape[1] * (1 if isinstance(stored, Bf16) else GROUP)
+        inputs = stored[0].shape[1] * (1 if isinstance(stored, Bf16) else GROUP)
+        self.in_features = stored.inputs if isinstance(stored, Blocks) else inputs
         self.register_buffer("bias", None if bias is None else bias.detach())
         self._floats: weakref.ref[Tensor] | None = None
         self._dequantized_from: list[tuple[int, int]] = []
 
     @property
     def stored_weight(self) -> StoredWeight:
-        return _registered(self, self.kind)
+        return _registered(self, self._weight_type)
 
     def float_weight(self) -> Tensor:
         """Return W in float32. While the caller holds the result, later calls return the same tensor."""
@@ -201,12 +203,12 @@ class QuantizedEmbedding(Embedding):
     def __init__(self, stored: StoredWeight, *, factor: float = 1.0) -> None:
         nn.Module.__init__(self)
         self.factor = factor
-        self.kind = _register(self, stored)
+        self.kind, self._weight_type = _register(self, stored), type(stored)
         self._table: Tensor | None = None
 
     @property
     def stored_weight(self) -> StoredWeight:
-        return _registered(self, self.kind)
+        return _registered(self, self._weight_type)
 
     @property
     def table(self) -> Tensor:  # type: ignore[override]
@@ -225,7 +227,7 @@ class QuantizedEmbedding(Embedding):
         return f"vocabulary={len(self.stored_weight[0])}, kind={self.kind}, factor={self.factor:.4g}"
 
 
-def quantized_kinds(model: nn.Module) -> set[Kind]:
+def quantized_kinds(model: nn.Module) -> set[str]:
     """The kinds of the quantized matrices of the model; empty if none is quantized."""
     return {module.kind for module in model.modules() if isinstance(module, QuantizedLinear)}
 

@@ -1,14 +1,15 @@
-"""The tensors of a bundle: floats of one type, or int8 and int4 matrices with floats for the rest.
+"""The tensors of a bundle: floats of one type, or quantized matrices with floats for the rest.
 
 PATH.weight  or  PATH.table            float [N, K]
 PATH.q, PATH.scale                     int8  [N, K/32, 32], float16 [N, K/32]           nn.quantized.Int8
 PATH.packed, PATH.scale, PATH.low      uint8 [N, K/32, 16], float16 [N, K/32] twice     nn.quantized.Int4
+PATH.blocks                            uint8 [N, K/b, bytes]                            nn.gguf_blocks.Blocks
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from chumoku.errors import UsageError
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
+from chumoku.nn.gguf_blocks import TYPES_BY_BYTES, Blocks
 from chumoku.nn.quantized import GROUP, Int4, Int8, StoredWeight
 from chumoku.weights.assign import output_stack
 from chumoku.weights.formats.safetensors_source import FLOATS, MAX_TENSORS, read_headers
@@ -38,20 +40,30 @@ class Matrix(NamedTuple):
     shape: tuple[int, int]
     module: nn.Module
 
-    @property
-    def kinds(self) -> tuple[type[Int8 | Int4], ...]:
-        """The kinds that it can have: only int8 matrices (no tables) may have a last group that is not full."""
-        if self.shape[1] % GROUP == 0:
-            return (Int8, Int4)
-        return () if isinstance(self.module, Embedding) else (Int8,)
-
-    def stored_as(self, kind: type[Int8 | Int4]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """The names of its quantized tensors, each with shape and type."""
+    def find(self, found: Mapping[str, tuple[tuple[int, ...], str]]) -> Quantized | None:
+        """The kind in which a file has this matrix, and its tensors; None for floats."""
         path, (outputs, inputs) = self.name.rpartition(".")[0], self.shape
-        groups = -(-inputs // GROUP)
-        first = ((outputs, groups, GROUP), "I8") if kind is Int8 else ((outputs, groups, GROUP // 2), "U8")
+        groups, full = -(-inputs // GROUP), inputs % GROUP == 0
         scales = ((outputs, groups), "F16")
-        return {f"{path}.{field}": first if place == 0 else scales for place, field in enumerate(kind._fields)}
+        # Only int8 matrices (no tables) may have a last group that is not full.
+        if f"{path}.q" in found and (full or not isinstance(self.module, Embedding)):
+            return Quantized(Int8, {f"{path}.q": ((outputs, groups, GROUP), "I8"), f"{path}.scale": scales})
+        if f"{path}.packed" in found and full:
+            packed = ((outputs, groups, GROUP // 2), "U8")
+            return Quantized(Int4, {f"{path}.packed": packed, f"{path}.scale": scales, f"{path}.low": scales})
+        blocks, _ = found.get(f"{path}.blocks", ((), ""))
+        stored = TYPES_BY_BYTES.get(blocks[-1]) if blocks else None
+        if stored is not None and inputs % stored.block_values == 0:
+            shape = (outputs, inputs // stored.block_values, stored.block_bytes)
+            return Quantized(Blocks, {f"{path}.blocks": (shape, "U8")})
+        return None
+
+
+class Quantized(NamedTuple):
+    """The kind of a quantized matrix, and its tensors in a file, each with shape and type."""
+
+    kind: type[Int8 | Int4 | Blocks]
+    tensors: dict[str, tuple[tuple[int, ...], str]]
 
 
 def matrices_of(model: Model) -> Iterator[Matrix]:
@@ -68,19 +80,19 @@ def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -
     """Read the weights of a model; names and shapes must be exactly its own, and all floats have the same type."""
     like = {name: tuple(tensor.shape) for name, tensor in tensors_of(model).items()}
     found = read_headers(path, max_tensors=max(MAX_TENSORS, 3 * len(like)))
-    quantized: dict[str, tuple[type[Int8 | Int4], list[str]]] = {}
+    quantized: dict[str, Quantized] = {}
     expected: dict[str, tuple[tuple[int, ...], str | None]] = {name: (shape, None) for name, shape in like.items()}
     table = model.get_submodule(f"{output_stack(model)}.embedding")
     replaced = set()  # modules whose matrix is quantized
     for matrix in matrices_of(model):
-        kind = next((kind for kind in matrix.kinds if next(iter(matrix.stored_as(kind))) in found), None)
+        stored = matrix.find(found)
         tied = isinstance(matrix.module, Logits) and model.config.tie_output
-        if kind is None or (tied and table in replaced):  # the table is also the output matrix
+        if stored is None or (tied and table in replaced):  # the table is also the output matrix
             continue
         replaced.add(matrix.module)
         expected.pop(matrix.name, None)
-        expected |= matrix.stored_as(kind)
-        quantized[matrix.name] = (kind, list(matrix.stored_as(kind)))
+        expected |= stored.tensors
+        quantized[matrix.name] = stored
     if found.keys() != expected.keys():
         odd = min(found.keys() ^ expected.keys())
         problem = "has an unexpected" if odd in found else "lacks the"

@@ -86,7 +86,8 @@ def check_arguments(out: Path, to: str, kind: str | None) -> None:
     if to not in KINDS:
         raise UsageError(f"Unknown target '{to[:60]}'. Choose one of {', '.join(KINDS)}.")
     if kind is not None and kind not in KINDS[to]:
-        raise UsageError(f"{to} cannot be written as '{kind[:60]}'. Choose one of {', '.join(KINDS[to])}.")
+        other = " (llama.cpp's llama-quantize makes other types of an f16 file.)" if to == "gguf" else ""
+        raise UsageError(f"{to} cannot be written as '{kind[:60]}'. Choose one of {', '.join(KINDS[to])}.{other}")
     if to == "gguf" and out.suffix != ".gguf":
         raise UsageError(f"The name of a GGUF file must end in .gguf, but {out.name} does not. Use {out.name}.gguf.")
     if not out.name:

@@ -1,6 +1,6 @@
 """Build a model from another library's tensors: first on the meta device, then tensor by tensor.
 
-Quantized matrices that we can compute with (GGUF's Q4_0, Q4_1 and Q8_0) may stay quantized.
+The quantized matrices of GGUF files may stay quantized.
 """
 
 from __future__ import annotations

@@ -28,9 +28,10 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
+from chumoku.nn.gguf_blocks import Blocks
 from chumoku.nn.quantized import Int4, Int8
 
-MaybeQuantized = Tensor | Int4 | Int8
+MaybeQuantized = Tensor | Int4 | Int8 | Blocks
 
 
 class Source(Protocol):

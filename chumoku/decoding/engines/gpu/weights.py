@@ -73,8 +73,11 @@ def unsupported(model: nn.Module) -> str | None:
         return "it is too wide"
     parts = [part for block in model.decoder.blocks for part in linears(block)]
     kinds = {part.kind if isinstance(part, QuantizedLinear) else type(part).__name__ for part in parts}
-    known = kinds in ({"Linear"}, {"int8"}, {"int4"})
-    return None if known else f"its matrices are {', '.join(sorted(kinds))}"
+    if kinds not in ({"Linear"}, {"int8"}, {"int4"}):
+        return f"its matrices are {', '.join(sorted(kinds))}"
+    head = model.head
+    known = not isinstance(head, QuantizedLinear) or head.kind in ("int8", "int4")
+    return None if known else f"its output matrix is {head.kind}"
 
 
 def linears(block: nn.Module) -> list[nn.Module]:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "codes.h"
 #include "structs.h"
 #include "vectors.h"
 
@@ -22,7 +23,7 @@ struct Inputs {
     int stride = 0, groups = 0;
     std::vector<float> floats, step, shift;
     std::vector<int8_t> halves;
-    std::vector<int32_t> correction;
+    std::vector<int32_t> sums;  // of the integers of half a group
 
     void reserve(int count, int inputs) {
         stride = pad_to_64(inputs);
@@ -32,7 +33,7 @@ struct Inputs {
         halves.resize(2 * floats.size());
         step.resize(rows * groups);
         shift.resize(step.size());
-        correction.resize(step.size());
+        sums.resize(2 * step.size());
     }
     float* row(int r) { return floats.data() + size_t(r) * stride; }
     const int8_t* high(int r) const {
@@ -64,19 +65,20 @@ struct Inputs {
         int32_t bits = far[0];
         for (int i = 1; i < LANES; i++) bits = std::max(bits, int32_t(far[i]));
         float top = load<float>(&bits), inverse = top > TINY ? LEVELS / top : 0;
-        Ints sums = {};
+        Ints wholes[2] = {};
         for (int i = 0; i < GROUP; i += LANES) {
             Ints whole = nearest(load<Floats>(from + i) * inverse), upper = (whole + 128) >> 8, lower = whole - upper * 256;
             store(to_high + i, __builtin_convertvector(upper, Chars));
             store(to_low + i, __builtin_convertvector(lower, Chars));
-            sums += whole;
+            wholes[i / 16] += whole;
         }
-        int32_t sum = 0;
-        for (int i = 0; i < LANES; i++) sum += sums[i];
+        int32_t* sum = &sums[2 * place];
+        for (int half = 0; half < 2; half++) {
+            sum[half] = 0;
+            for (int i = 0; i < LANES; i++) sum[half] += wholes[half][i];
+        }
         step[place] = top / LEVELS;
-        // For weights stored with OFFSET added, and step · Σ x for weights with a shift.
-        correction[place] = -OFFSET * sum;
-        shift[place] = step[place] * float(sum);
+        shift[place] = step[place] * float(sum[0] + sum[1]);  // step · Σ x, for weights with a shift
     }
 };
 
@@ -85,29 +87,95 @@ inline void ahead(const void* from, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + AHEAD + i);
 }
 
-// A group of a block: 32 q of each output as bytes, the scales, and with 4-bit q the shifts.
-template <bool FOUR> struct Group {
-    static constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * sizeof(Bytes) + (FOUR ? 4 : 2) * LANES;
+// How a kind of weights is stored: w = scale · (q − center) + shift.
+struct Format {
+    int bits;             // of q
+    int center;
+    bool shifted;         // whether there is a shift; else it is 0
+    int parts = 1;        // scales for 32 inputs
+    bool nested = false;  // scale = d s and shift = e t: a float16 d and e for 8 groups, an int8 s and t for each scale
+    bool table = false;   // q is a number of TABLE
+};
+constexpr Format FORMATS[] = {
+    {}, {},                              // floats
+    {8, OFFSET, false},                  // INT8
+    {4, 0, true},                        // INT4
+    {5, 16, false},                      // Q5_0
+    {5, 0, true},                        // Q5_1
+    {4, OFFSET, false, 1, false, true},  // IQ4_NL
+    {2, 0, true, 2, true},               // Q2_K
+    {3, 4, false, 2, true},              // Q3_K
+    {4, 0, true, 1, true},               // Q4_K
+    {5, 0, true, 1, true},               // Q5_K
+    {6, 32, false, 2, true},             // Q6_K
+};
+constexpr uint8_t TABLE[16] = {  // of IQ4_NL
+    uint8_t(OFFSET - 127), uint8_t(OFFSET - 104), uint8_t(OFFSET - 83), uint8_t(OFFSET - 65),
+    uint8_t(OFFSET - 49),  uint8_t(OFFSET - 35),  uint8_t(OFFSET - 22), uint8_t(OFFSET - 10),
+    OFFSET + 1, OFFSET + 13, OFFSET + 25, OFFSET + 38, OFFSET + 53, OFFSET + 69, OFFSET + 89, OFFSET + 113,
+};
 
+// Call `run` with a quantized kind as template argument.
+template <int KIND = INT8, class Run> [[gnu::always_inline]] inline void with_kind(int kind, Run run) {
+    if (kind == KIND) run.template operator()<KIND>();
+    else if constexpr (KIND < Q6_K) with_kind<KIND + 1>(kind, run);
+}
+
+// A group of a block of LANES outputs: `bits` words with 32 q of each output, then its scales and its shifts.
+template <int KIND> struct Group {
+    static constexpr Format F = FORMATS[KIND];
+    static constexpr int CODES = F.bits * sizeof(Bytes), NESTING = F.nested ? 8 : 1, PARTS = F.parts;
+    static constexpr int SIZE = CODES + (F.nested ? PARTS : 2) * (1 + F.shifted) * LANES;
+    static constexpr int HEAD = F.nested ? 2 * (1 + F.shifted) * LANES : 0;  // d and e, before the groups that they are for
+    const uint8_t *head, *codes, *scales;
+
+    static size_t block_size(const Product& p) { return size_t(groups_of(p)) / NESTING * (HEAD + NESTING * SIZE); }
     static const uint8_t* of(const Product& p, int block) {
-        return static_cast<const uint8_t*>(p.weight) + size_t(block) * groups_of(p) * SIZE;
+        return static_cast<const uint8_t*>(p.weight) + block * block_size(p);
     }
-    [[gnu::always_inline]] static void read(const uint8_t* w, Bytes* q) {
-        for (int j = 0; j < WORDS; j++) {
-            Bytes both = load<Bytes>(w + j * sizeof(Bytes));
-            q[j] = FOUR ? both & 15 : both;
-            if (FOUR) q[j + 4] = upper_four(both);
+    // Group first + i, where `first` is a multiple of NESTING and i is less.
+    [[gnu::always_inline]] Group(const uint8_t* block, int first, int i)
+        : head(block + size_t(first / NESTING) * (HEAD + NESTING * SIZE)),
+          codes(head + HEAD + i * SIZE),
+          scales(codes + CODES) {}
+    [[gnu::always_inline]] Group(const uint8_t* block, int g) : Group(block, g - g % NESTING, g % NESTING) {}
+
+    // q as bytes, 4 inputs of each output in each of 8 registers; a processor that multiplies signed bytes gets q − center.
+    [[gnu::always_inline]] void read(Bytes* q) const {
+        read_codes<F.bits>(codes, q);
+        for (int j = 0; j < 8; j++) {
+            if (F.table) q[j] = look_up(TABLE, q[j]);
+            if (!OFFSET && F.center) q[j] -= uint8_t(F.center);
         }
     }
-    static Floats scale(const uint8_t* w) { return from_halves(w + WORDS * sizeof(Bytes)); }
-    static Floats shift(const uint8_t* w) { return FOUR ? from_halves(w + WORDS * sizeof(Bytes) + 2 * LANES) : Floats{}; }
 
-    // Add a group to the sums of a row: W x ≈ Σ scale · step · dots + shift · step · Σ x
+    // The d and e of nested scales.
+    struct Outer {
+        Floats d = {}, e = {};
+    };
+    [[gnu::always_inline]] Outer outer() const {
+        Outer found;
+        if (F.nested) found.d = from_halves(head);
+        if (F.nested && F.shifted) found.e = from_halves(head + 2 * LANES);
+        return found;
+    }
+    [[gnu::always_inline]] Floats scale(const Outer& outer, int part) const {
+        return F.nested ? outer.d * from_bytes(scales + part * LANES) : from_halves(scales);
+    }
+    [[gnu::always_inline]] Floats shift(const Outer& outer, int part) const {
+        if (!F.shifted) return Floats{};
+        return F.nested ? outer.e * from_bytes(scales + (PARTS + part) * LANES) : from_halves(scales + 2 * LANES);
+    }
+
+    // Add a part of a group to the sums of a row: W x ≈ Σ scale · step · dots + shift · step · Σ x
     [[gnu::always_inline]] static Floats add(
-        Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place) {
-        if (!FOUR && OFFSET) dots += in.correction[place];
+        Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int part) {
+        const int32_t* halves = &in.sums[2 * place];
+        int32_t sum = PARTS == 2 ? halves[part] : halves[0] + halves[1];
+        if (OFFSET && F.center) dots -= F.center * sum;
         sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
-        return FOUR ? fma(shift, spread(in.shift[place]), sums) : sums;
+        if (!F.shifted) return sums;
+        return fma(shift, spread(PARTS == 2 ? in.step[place] * float(sum) : in.shift[place]), sums);
     }
 };
 

@@ -2,6 +2,7 @@
 
     float32   [N/n][K][n]              int8   [N/n][K/32], of each group [8][n][4], s [n]
     bf16      [N/n][K/2][n][2]         int4   [N/n][K/32], of each group [4][n][4], s [n], m [n]
+    blocks of GGUF files: alike, with as many bits for q as in the file (groups.h)
 
 This module only describes sources and targets; packing.h copies, all matrices in one call (`call.Weights`). The ctypes
 structures below must have the same fields as the structs in structs.h.
@@ -24,10 +25,11 @@ from chumoku.models.stack import Stack
 from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.gguf_blocks import BLOCK_KINDS, TYPES_BY_NAME
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.quantized import GROUP, Bf16, QuantizedLinear, StoredWeight
 
-KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int4": 3}
+KINDS = {kind: number for number, kind in enumerate(("float32", "bf16", "int8", "int4", *BLOCK_KINDS))}
 SIGNS = 0x80808080  # the sign bits of four int8; inverting them gives q + 128, which some processors need
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "geglu_tanh": 2, "swiglu": 3}
 
@@ -96,7 +98,7 @@ class Source(ctypes.Structure):
 class Packing(ctypes.Structure):
     _fields_ = (
         ("source", ctypes.POINTER(Source)),
-        *((name, ctypes.c_int32) for name in ("sources", "outputs", "groups", "bytes", "words", "halves")),
+        *((name, ctypes.c_int32) for name in ("kind", "sources", "outputs", "groups", "bytes", "words", "halves")),
         *(("flip", ctypes.c_uint32), ("first", ctypes.c_int32), ("to", ctypes.c_void_p)),
     )
 
@@ -188,11 +190,11 @@ class Packed:
             KINDS[kind],
             outputs,
             inputs,
-            self._weight(weights, LAYOUTS[kind](inputs), outputs),
+            self._weight(weights, KINDS[kind], layout_of(kind, inputs), outputs),
             self._copy(torch.cat(biases)) if biased else None,
         )
 
-    def _weight(self, weights: Sequence[Weight], layout: Layout, outputs: int) -> int:
+    def _weight(self, weights: Sequence[Weight], kind: int, layout: Layout, outputs: int) -> int:
         """The address where these weights will be, concatenated; adds the packing that puts them there."""
         lanes = self._lanes
         to = self._memory.allocate(
@@ -201,7 +203,7 @@ class Packed:
         sources = (Source * len(weights))(*map(self._source, weights))
         blocks = sum(-(-packing.outputs // lanes) for packing in self.packings[-1:])
         before = blocks + sum(packing.first for packing in self.packings[-1:])
-        self.packings.append(Packing(sources, len(sources), outputs, *layout, before, to))
+        self.packings.append(Packing(sources, kind, len(sources), outputs, *layout, before, to))
         return to
 
     def _source(self, weight: Weight) -> Source:
@@ -252,7 +254,7 @@ class Memory:
 
 
 class Layout(NamedTuple):
-    """Layout of a row: groups; bytes and words of each group; 16-bit numbers after it; bits to invert."""
+    """Layout of a row: groups; of each group, bytes as stored, packed words and 16-bit numbers; bits to invert."""
 
     groups: int
     bytes: int
@@ -261,12 +263,24 @@ class Layout(NamedTuple):
     flip: int = 0
 
 
-LAYOUTS = {
-    "float32": lambda inputs: Layout(1, 4 * inputs, inputs),
-    "bf16": lambda inputs: Layout(1, 2 * inputs, -(-inputs // 2)),
-    "int8": lambda inputs: Layout(-(-inputs // GROUP), GROUP, GROUP // 4, 1, SIGNS),
-    "int4": lambda inputs: Layout(inputs // GROUP, GROUP // 2, GROUP // 8, 2),
+# Of a block of a GGUF file: bits of q, and 16-bit numbers: d, e, and two of the 8-bit s and t in each.
+BLOCK_LAYOUTS = {
+    **{"q5_0": (5, 1), "q5_1": (5, 2), "iq4_nl": (4, 1), "q2_k": (2, 2 + 16), "q3_k": (3, 1 + 8)},
+    **{"q4_k": (4, 2 + 8), "q5_k": (5, 2 + 8), "q6_k": (6, 1 + 8)},
 }
+
+
+def layout_of(kind: str, inputs: int) -> Layout:
+    if kind == "float32":
+        return Layout(1, 4 * inputs, inputs)
+    if kind == "bf16":
+        return Layout(1, 2 * inputs, -(-inputs // 2))
+    if kind == "int8":
+        return Layout(-(-inputs // GROUP), GROUP, GROUP // 4, 1, SIGNS)
+    if kind == "int4":
+        return Layout(inputs // GROUP, GROUP // 2, GROUP // 8, 2)
+    (bits, halves), stored = BLOCK_LAYOUTS[kind], TYPES_BY_NAME[kind.upper()]
+    return Layout(inputs // stored.block_values, stored.block_bytes, bits * stored.block_values // 32, halves)
 
 
 def kind_of(part: nn.Linear | QuantizedLinear) -> str:

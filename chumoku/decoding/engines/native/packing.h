@@ -3,14 +3,16 @@
 //
 //     rows [n][groups][words]  →  [groups] × ([words][n], then n 16-bit scales, then n 16-bit shifts)
 //
-// A word is one float, two bf16, four int8 or eight int4, so every kind of weight is packed by the same loop. Rows are
-// padded with zeros.
+// A word is one float, two bf16, four int8 or eight int4, so these kinds of weights are packed by the same loop. The blocks
+// of GGUF files (blocks.h) are unpacked first. Rows are padded with zeros.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "blocks.h"
+#include "groups.h"
 #include "thread_pool.h"
 #include "structs.h"
 #include "vectors.h"
@@ -56,13 +58,42 @@ void pack_rows(const Packing& p, const Source& s, int first, int lane, int count
     }
 }
 
+// The same for rows of GGUF blocks.
+template <int KIND> void pack_gguf_rows(const Packing& p, const Source& s, int first, int lane, int count, uint8_t* block) {
+    using G = Group<KIND>;
+    constexpr Format F = G::F;
+    auto put = [](const void* from, const uint8_t* to, int size) { std::memcpy(const_cast<uint8_t*>(to), from, size); };
+    for (int r = 0; r < count; r++)
+        for (int g = 0; g < p.groups; g++) {
+            Unpacked b = unpack(KIND, s.q + (first + r) * s.row + g * s.group);
+            for (int i = 0; i < G::NESTING; i++) {
+                G group(block, g * G::NESTING + i);
+                uint32_t words[F.bits];
+                write_codes<F.bits>(b.q + i * GROUP, words);
+                for (int w = 0; w < F.bits; w++) put(words + w, group.codes + (w * LANES + lane + r) * 4, 4);
+                const uint8_t *halves = F.nested ? group.head : group.scales;
+                if (i == 0) put(&b.d, halves + (lane + r) * 2, 2);
+                if (i == 0 && F.shifted) put(&b.e, halves + (LANES + lane + r) * 2, 2);
+                for (int part = 0; F.nested && part < F.parts; part++) {
+                    put(b.s + i * F.parts + part, group.scales + part * LANES + lane + r, 1);
+                    if (F.shifted) put(b.t + i * F.parts + part, group.scales + (F.parts + part) * LANES + lane + r, 1);
+                }
+            }
+        }
+}
+
 // Pack one block of LANES outputs, whose rows may come from several sources. Rows beyond the last stay zero.
 void pack_block(const Packing& p, int block) {
     size_t size = size_t(p.groups) * (p.words * sizeof(Words) + p.halves * 2 * LANES);
     int begin = block * LANES, end = std::min(p.outputs, begin + LANES), first = 0;
     for (int i = 0; i < p.sources; first += p.source[i++].rows) {
         int from = std::max(begin, first), to = std::min(end, first + p.source[i].rows);
-        if (from < to) pack_rows(p, p.source[i], from - first, from - begin, to - from, p.to + block * size);
+        if (from >= to) continue;
+        if (p.kind <= INT4) pack_rows(p, p.source[i], from - first, from - begin, to - from, p.to + block * size);
+        else
+            with_kind(p.kind, [&]<int KIND> {
+                pack_gguf_rows<KIND>(p, p.source[i], from - first, from - begin, to - from, p.to + block * size);
+            });
     }
 }
 

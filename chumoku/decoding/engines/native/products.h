@@ -6,6 +6,7 @@
 //     float32, bf16   [N/n][K][n]                multiplied as floats
 //     int8            [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
 //     int4            [N/n][K/32], of each       two q in a byte [4][n][4], s [n] and m [n]; a step for 32 inputs
+//     others          alike; Format in groups.h
 #pragma once
 
 #include <algorithm>
@@ -63,16 +64,16 @@ inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
 }
 #endif
 
-// Σ_{i<32} w[o][i] · (256 h[i] + l[i])
-[[gnu::always_inline]] inline Ints dot_group(const Bytes* w, const int8_t* h, const int8_t* l) {
+// Σ_i w[o][i] · (256 h[i] + l[i]) over 4 · WORDS inputs
+template <int WORDS> [[gnu::always_inline]] inline Ints dot(const Bytes* w, const int8_t* h, const int8_t* l) {
     Ints high = {}, low = {};
 #if defined(__ARM_FEATURE_DOTPROD)
-    for (int half = 0; half < 2; half++, h += 16, l += 16, w += 4) {
-        high = dot16(high, w, vld1q_s8(h));
-        low = dot16(low, w, vld1q_s8(l));
+    for (int j = 0; j < WORDS; j += 4) {
+        high = dot16(high, w + j, vld1q_s8(h + j * 4));
+        low = dot16(low, w + j, vld1q_s8(l + j * 4));
     }
 #else
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < WORDS; j++) {
         high = dot4(high, w[j], h + j * 4);
         low = dot4(low, w[j], l + j * 4);
     }
@@ -80,54 +81,72 @@ inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
     return high * 256 + low;
 }
 
-// 32 inputs at a time, with 4-bit q and a shift, or 8-bit q.
-template <int R, int B, bool FOUR>
+// Quantized weights, 32 inputs at a time.
+template <int KIND, int R, int B>
 void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+    using G = Group<KIND>;
+    constexpr int PARTS = G::PARTS, WORDS = 8 / PARTS;
     const uint8_t* w[B];
-    for (int b = 0; b < B; b++) w[b] = Group<FOUR>::of(p, block + b);
+    for (int b = 0; b < B; b++) w[b] = G::of(p, block + b);
     const int8_t *h = in.high(first), *l = in.low(first);
-    for (int g = 0; g < groups_of(p); g++)
+    for (int begin = 0; begin < groups_of(p); begin += G::NESTING) {
+        typename G::Outer outer[B];
+        for (int b = 0; b < B; b++) outer[b] = G(w[b], begin).outer();
+        for (int g = begin; g < begin + G::NESTING; g++)
 #pragma GCC unroll 2
-        for (int b = 0; b < B; b++) {
-            const uint8_t* from = w[b] + size_t(g) * Group<FOUR>::SIZE;
-            ahead(from, Group<FOUR>::SIZE);
-            Bytes q[8];
-            Group<FOUR>::read(from, q);
-            Floats scale = Group<FOUR>::scale(from), shift = Group<FOUR>::shift(from);
+            for (int b = 0; b < B; b++) {
+                G group(w[b], begin, g - begin);
+                ahead(group.codes, G::SIZE);
+                Bytes q[8];
+                group.read(q);
+#pragma GCC unroll 2
+                for (int part = 0; part < PARTS; part++) {
+                    Floats scale = group.scale(outer[b], part), shift = group.shift(outer[b], part);
+                    int from = g * GROUP + part * 16;
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) {
-                size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
-                Ints dots = dot_group(q, h + at, l + at);
-                sums.of[b][r] = Group<FOUR>::add(sums.of[b][r], dots, scale, shift, in, place);
+                    for (int r = 0; r < R; r++) {
+                        size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + from;
+                        Ints dots = dot<WORDS>(q + part * WORDS, h + at, l + at);
+                        sums.of[b][r] = G::add(sums.of[b][r], dots, scale, shift, in, place, part);
+                    }
+                }
             }
-        }
+    }
 }
 
-template <int R, int B> void multiply_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
+// Whether there is a product of R rows and B blocks of weights of a kind. Each takes a second to compile, so the kinds of
+// GGUF blocks have only some.
+constexpr bool compiled(int kind, int R, int B) {
+    if (kind < INT8 || R * B == 2) return true;
+    return B == 1 && (kind <= INT4 || R == ROWS / 2 || R == ROWS);
+}
+
+// Computes R rows and writes the first `rows` of them.
+template <int R, int B>
+void multiply_rows(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
     Sums<R, B> sums;
     const float* x = in.floats.data() + size_t(first) * in.stride;
-    if constexpr (B == 1 || R * B == 2) {
-        if (p.kind == INT4) multiply_groups<R, B, true>(p, block, in, first, sums);
-        if (p.kind == INT8) multiply_groups<R, B, false>(p, block, in, first, sums);
-    }
+    with_kind(p.kind, [&]<int KIND> {
+        if constexpr (compiled(KIND, R, B)) multiply_groups<KIND>(p, block, in, first, sums);
+    });
     if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
     if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
     for (int b = 0; b < B; b++)
-        for (int r = 0; r < R; r++) out.write(p, block + b, first + r, sums.of[b][r]);
+        for (int r = 0; r < rows; r++) out.write(p, block + b, first + r, sums.of[b][r]);
 }
 
-template <int B, int R = ROWS>
+template <int B, int R = 1>
 void multiply_some(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
-    if constexpr (R == 1) multiply_rows<1, B>(p, block, in, first, out);
-    else if (rows == R) multiply_rows<R, B>(p, block, in, first, out);
-    else multiply_some<B, R - 1>(p, block, in, first, rows, out);
+    if constexpr (R == ROWS) multiply_rows<R, B>(p, block, in, first, rows, out);
+    else if (rows <= R && compiled(p.kind, R, B)) multiply_rows<R, B>(p, block, in, first, rows, out);
+    else multiply_some<B, R + 1>(p, block, in, first, rows, out);
 }
 
 // Whether a row of inputs can be converted in parts of this size: whole groups.
 bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8 || part % GROUP == 0; }
 
 void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, const Output& out) {
-    bool grouped = p.kind >= INT8, tiles = grouped && count > 1 && tiles_available();
+    bool grouped = p.kind >= INT8, tiles = grouped && FORMATS[p.kind].parts == 1 && count > 1 && tiles_available();
     int blocks = (p.outputs + LANES - 1) / LANES;
     // Several blocks per item: taking an item costs more than computing a small block.
     int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
@@ -137,8 +156,9 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
         if (tiles) {
             for (int b = item * each; b < end; b += 2) {
                 int some = std::min(2, end - b);
-                if (p.kind == INT4) multiply_tiles<true>(p, b, some, in, count, out);
-                else multiply_tiles<false>(p, b, some, in, count, out);
+                with_kind(p.kind, [&]<int KIND> {
+                    if constexpr (FORMATS[KIND].parts == 1) multiply_tiles<KIND>(p, b, some, in, count, out);
+                });
             }
             return;
         }
@@ -146,11 +166,11 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
             int some = std::min(ROWS, count - r);  // sums that fit in registers
             int b = item * each;
             if (!grouped && some == 1)  // with one row, more registers are free
-                for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, out);
+                for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, 1, out);
             if (!grouped)
                 for (; b + BLOCKS <= end; b += BLOCKS) multiply_some<BLOCKS>(p, b, in, r, some, out);
             if (grouped && some == 1)
-                for (; b + 2 <= end; b += 2) multiply_rows<1, 2>(p, b, in, r, out);
+                for (; b + 2 <= end; b += 2) multiply_rows<1, 2>(p, b, in, r, 1, out);
             for (; b < end; b++) multiply_some<1>(p, b, in, r, some, out);
         }
     });

@@ -143,10 +143,11 @@ struct Worker {
         multiply(pool, l.down, hidden, batch.count, {batch.x, stack.width, true});
     }
 
-    // Products of the same inputs, with their outputs side by side. The inputs have the format of the first product.
+    // Products of the same inputs, with their outputs side by side. The inputs have the format of the first product, which
+    // all quantized kinds share.
     template <int N> void multiply_all(const Product (&products)[N], Inputs& inputs, Output out) {
         for (int i = 0; i < N && products[i].outputs; i++) {
-            if (i) form_all(products[i], inputs);
+            if (i && products[i - 1].kind < INT8) form_all(products[i], inputs);
             multiply(pool, products[i], inputs, batch.count, out);
             out.y += products[i].outputs;
         }

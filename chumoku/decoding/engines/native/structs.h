@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-enum Kind { FLOAT32, BF16, INT8, INT4 };
+enum Kind { FLOAT32, BF16, INT8, INT4, Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K };  // quantized from INT8 on
 struct Product {
     int32_t kind, outputs, inputs;
     const void* weight;
@@ -48,7 +48,7 @@ struct Source {  // rows of weights as stored, with strides in bytes from row to
 };
 struct Packing {
     const Source* source;
-    int32_t sources, outputs, groups, bytes, words, halves;  // bytes and words of a group, and 16-bit numbers after it
+    int32_t kind, sources, outputs, groups, bytes, words, halves;  // of a group: bytes as stored; packed, words and 16-bit numbers
     uint32_t flip;                                           // bits of every word that are inverted
     int32_t first;                                           // number of blocks of the packings before
     uint8_t* to;

@@ -34,10 +34,10 @@ void tiles_begin() {
 // A tile of sums: the products of TILE_TOKENS rows' high halves, then of their low halves.
 typedef int32_t TileSums[2][TILE_TOKENS][LANES];
 
-// The weights of two blocks as tiles read them: bytes, scales and shifts of every group, for all rows. 4-bit weights are
-// unpacked, and for many rows 8-bit weights are copied to aligned addresses. A tile must not read what was just written:
+// The weights of two blocks as tiles read them: bytes, scales and shifts of every group, for all rows. Smaller weights
+// are unpacked, and for many rows 8-bit weights are copied to aligned addresses. A tile must not read what was just written:
 // it would wait until the writes have left the store buffer.
-template <bool FOUR> struct TileWeights {
+template <int KIND> struct TileWeights {
     std::vector<Bytes> bytes;
     std::vector<Floats> scale, shift;
     const uint8_t* from[2];
@@ -46,31 +46,31 @@ template <bool FOUR> struct TileWeights {
 
     void open(const Product& p, int block, int blocks, int count) {
         groups = groups_of(p);
-        copied = FOUR || count > 2 * TILE_TOKENS;
+        copied = KIND != INT8 || count > 2 * TILE_TOKENS;
         bytes.resize(copied ? 16 * groups : 0);
         scale.resize(2 * groups);
         shift.resize(2 * groups);
         for (int b = 0; b < 2; b++) {
-            from[b] = Group<FOUR>::of(p, block + (b < blocks ? b : 0));
+            from[b] = Group<KIND>::of(p, block + (b < blocks ? b : 0));
             for (int g = 0; g < groups; g++) {
-                const uint8_t* w = from[b] + size_t(g) * Group<FOUR>::SIZE;
-                ahead(w, Group<FOUR>::SIZE);
-                if (copied) Group<FOUR>::read(w, bytes.data() + 8 * (b * groups + g));
-                scale[b * groups + g] = Group<FOUR>::scale(w);
-                shift[b * groups + g] = Group<FOUR>::shift(w);
+                Group<KIND> group(from[b], g);
+                ahead(group.codes, Group<KIND>::SIZE);
+                if (copied) group.read(bytes.data() + 8 * (b * groups + g));
+                scale[b * groups + g] = group.scale(group.outer(), 0);
+                shift[b * groups + g] = group.shift(group.outer(), 0);
             }
         }
     }
     const void* q(int b, int g) const {
         if (copied) return bytes.data() + 8 * (b * groups + g);
-        return from[b] + size_t(g) * Group<FOUR>::SIZE;
+        return Group<KIND>(from[b], g).codes;
     }
 };
 
 // The products of group g, with one of two sets of tiles, so that two groups can be in progress. The numbers of tiles must
 // be literals, so both sets are written out.
-template <bool FOUR> [[gnu::always_inline]] inline void multiply_group(
-    const TileWeights<FOUR>& w, int g, const int8_t* x, int stride, TileSums* dots) {
+template <int KIND> [[gnu::always_inline]] inline void multiply_group(
+    const TileWeights<KIND>& w, int g, const int8_t* x, int stride, TileSums* dots) {
     const void *one = w.q(0, g), *two = w.q(1, g);
     const int8_t* inputs = x + g * GROUP;
     if (g % 2) {
@@ -98,9 +98,9 @@ template <bool FOUR> [[gnu::always_inline]] inline void multiply_group(
 
 // All rows times two blocks, TILE_TOKENS rows at a time, group by group: the tiles compute a group while the sums of the
 // group before are added.
-template <bool FOUR>
+template <int KIND>
 void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int count, const Output& out) {
-    thread_local TileWeights<FOUR> w;
+    thread_local TileWeights<KIND> w;
     w.open(p, block, blocks, count);
     alignas(64) TileSums dots[2][2];
     std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not see that tile loads read memory
@@ -117,7 +117,7 @@ void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, i
                 for (int r = 0; r < TILE_TOKENS; r++) {
                     Ints both = load<Ints>(found[b][0][r]) * 256 + load<Ints>(found[b][1][r]);
                     size_t place = size_t(first + r) * in.groups + g;
-                    sums[b][r] = Group<FOUR>::add(sums[b][r], both, scale, shift, in, place);
+                    sums[b][r] = Group<KIND>::add(sums[b][r], both, scale, shift, in, place, 0);
                 }
             }
         }
@@ -129,7 +129,7 @@ void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, i
 #else
 bool tiles_available() { return false; }
 void tiles_begin() {}
-template <bool> void multiply_tiles(const Product&, int, int, const Inputs&, int, const Output&) {}
+template <int> void multiply_tiles(const Product&, int, int, const Inputs&, int, const Output&) {}
 #endif
 
 }  // namespace

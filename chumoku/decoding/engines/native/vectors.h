@@ -71,6 +71,17 @@ inline Floats from_halves(const void* from) {
 #endif
 }
 
+inline Floats from_bytes(const void* from) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(from)));
+#elif defined(__aarch64__)
+    int8x8_t bytes = vreinterpret_s8_u32(vdup_n_u32(load<uint32_t>(from)));
+    return (Floats)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
+#else
+    return __builtin_convertvector(load<Chars>(from), Floats);
+#endif
+}
+
 // sums[o] += Σ_{i<4} w[o][i] · x[i]
 inline Ints dot4(Ints sums, Bytes w, const int8_t* x) {
 #if defined(__AVX512VNNI__)
@@ -92,6 +103,18 @@ inline Bytes upper_four(Bytes bytes) {
     return (Bytes)_mm512_gf2p8affine_epi64_epi8((__m512i)bytes, _mm512_set1_epi64(0x1020408000000000), 0);
 #else
     return bytes >> 4;
+#endif
+}
+
+// For every byte, the number at that place of a table.
+inline Bytes look_up(const uint8_t (&table)[16], Bytes places) {
+#if defined(__AVX512BW__)
+    return (Bytes)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load<__m128i>(table)), (__m512i)places);
+#elif defined(__aarch64__)
+    return (Bytes)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)places);
+#else
+    for (int i = 0; i < 4 * LANES; i++) places[i] = table[places[i]];
+    return places;
 #endif
 }
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from chumoku.errors import DamagedError, UsageError
-from chumoku.weights.formats.gguf.blocks import TYPES
+from chumoku.nn.gguf_blocks import TYPES
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -1,4 +1,4 @@
-"""ggml's number types: blocks of a row, each with its own scales.
+"""The number types of GGUF files: blocks of a row, each with its own scales.
 
     F32, F16, BF16, F64                        stored as they are
     Q8_0   32   w = d q                        q in int8
@@ -6,6 +6,9 @@
     Q4_1   32   w = d q + m
     Q5_0   32   w = d (q − 16)                 the fifth bits of all 32 values are in a separate word
     Q5_1   32   w = d q + m
+    IQ4_NL 32   w = d TABLE[q]                 q of 4 bits, as in Q4_0
+    Q2_K  256   w = (d s) q − (e t)            16 × 16 values, with 4-bit s and t for each 16
+    Q3_K  256   w = (d s) (q − 4)              16 × 16 values, with an s of −32 … 31 for each 16
     Q4_K  256   w = (d s) q − (e t)            8 × 32 values, with 6-bit s and t for each 32
     Q5_K  256   the same with fifth bits
     Q6_K  256   w = (d s) (q − 32)             16 × 16 values, with an int8 s for each 16
@@ -16,16 +19,14 @@ of a block are stored in the order given in `TYPES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from chumoku.nn.quantized import GROUP, Int4, Int8
-
 CHUNK = 1 << 20  # values dequantized at a time, to limit temporary memory
-LARGEST_Q4_0 = 65504 / 8  # largest d for which −8 d fits into float16
+TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4_NL
 
 
 class Type(NamedTuple):
@@ -48,7 +49,12 @@ def _nibbles(q: Tensor) -> Tensor:
 
 def _fifth_bits(bits: Tensor) -> Tensor:
     """32 bits in 4 bytes [n, 4] → 16 where a bit is set, else 0 [n, 32]."""
-    return ((bits[:, :, None] >> torch.arange(8, dtype=torch.uint8)) & 1).flatten(1) << 4
+    return (_shift(bits[:, :, None], range(8)) & 1).flatten(1) << 4
+
+
+def _shift(part: Tensor, by: Sequence[int]) -> Tensor:
+    """Shift bytes to the right by each of these numbers, along the last dimension."""
+    return part >> torch.tensor(by, dtype=torch.uint8, device=part.device)
 
 
 def _q8_0(d: Tensor, q: Tensor) -> Tensor:
@@ -71,6 +77,28 @@ def _q5_1(d: Tensor, m: Tensor, high: Tensor, q: Tensor) -> Tensor:
     return (_nibbles(q) | _fifth_bits(high)).float().mul_(_half(d)).add_(_half(m))
 
 
+def _iq4_nl(d: Tensor, q: Tensor) -> Tensor:
+    return torch.tensor(TABLE, dtype=torch.float32, device=q.device)[_nibbles(q).int()].mul_(_half(d))
+
+
+def _quarters(q: Tensor) -> Tensor:
+    """[n, 64] bytes → [n, 8, 32] 2-bit values: 32 bytes hold four groups of 32 values, the first in the lowest bits."""
+    return (_shift(q.view(-1, 2, 32, 1), (0, 2, 4, 6)) & 3).transpose(2, 3).reshape(-1, 8, 32)
+
+
+def _q2_k(scales: Tensor, q: Tensor, d: Tensor, e: Tensor) -> Tensor:
+    s, t = (scales & 15).float(), (scales >> 4).float()
+    return _dequantize_k(d, e, s, t, _quarters(q).view(-1, 16, 16))
+
+
+def _q3_k(high: Tensor, q: Tensor, packed: Tensor, d: Tensor) -> Tensor:
+    # Bit r of byte j is the third bit of value j in group r of 32. Of s, four bits are in 8 bytes and two in 4 bytes.
+    third = (_shift(high[..., None], range(8)) & 1).transpose(1, 2) << 2
+    s = _nibbles(packed[:, :8]) | (_shift(packed[:, 8:, None], (0, 2, 4, 6)) & 3).transpose(1, 2).flatten(1) << 4
+    values = (_quarters(q) | third).float().sub_(4).view(-1, 16, 16)
+    return values.mul_((_half(d) * s.float().sub_(32))[..., None]).flatten(1)
+
+
 def _unpack_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Eight s and eight t of 6 bits from 12 bytes: the last four of each are split over two bytes."""
     first, second, third = torch.split(packed, 4, dim=-1)
@@ -81,24 +109,23 @@ def _unpack_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def _q4_k(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
     # 32 bytes hold two groups of 32 values, the first one in the lower halves.
-    return _dequantize_k(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32))
+    return _dequantize_k(d, e, *_unpack_scales(packed), _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32))
 
 
 def _q5_k(d: Tensor, e: Tensor, packed: Tensor, high: Tensor, q: Tensor) -> Tensor:
     # Bit r of byte j is the fifth bit of value j in group r.
-    fifth = (high[:, None, :] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1) << 4
-    return _dequantize_k(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32) | fifth)
+    fifth = (_shift(high[..., None], range(8)) & 1).transpose(1, 2) << 4
+    return _dequantize_k(d, e, *_unpack_scales(packed), _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32) | fifth)
 
 
-def _dequantize_k(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
-    s, t = _unpack_scales(packed)
+def _dequantize_k(d: Tensor, e: Tensor, s: Tensor, t: Tensor, q: Tensor) -> Tensor:
     return q.float().mul_((_half(d) * s)[..., None]).sub_((_half(e) * t)[..., None]).flatten(1)
 
 
 def _q6_k(low: Tensor, high: Tensor, s: Tensor, d: Tensor) -> Tensor:
     # Half a block is 128 values: 64 bytes with the lower four bits, and 32 bytes with the upper two bits.
     four = _nibbles(low.view(-1, 2, 64)).view(-1, 2, 4, 32)
-    two = high.view(-1, 2, 1, 32) >> (2 * torch.arange(4, dtype=torch.uint8)[:, None]) & 3
+    two = _quarters(high).view(-1, 2, 4, 32)
     q = (four | two << 4).float().sub_(32).view(-1, 16, 16)
     return q.mul_((_half(d) * s.view(torch.int8).float())[..., None]).flatten(1)
 
@@ -111,13 +138,39 @@ TYPES = {
     6: Type("Q5_0", 32, 22, (2, 4, 16), _q5_0),
     7: Type("Q5_1", 32, 24, (2, 2, 4, 16), _q5_1),
     8: Type("Q8_0", 32, 34, (2, 32), _q8_0),
+    10: Type("Q2_K", 256, 84, (16, 64, 2, 2), _q2_k),
+    11: Type("Q3_K", 256, 110, (32, 64, 12, 2), _q3_k),
     12: Type("Q4_K", 256, 144, (2, 2, 12, 128), _q4_k),
     13: Type("Q5_K", 256, 176, (2, 2, 12, 32, 128), _q5_k),
     14: Type("Q6_K", 256, 210, (128, 64, 16, 2), _q6_k),
+    20: Type("IQ4_NL", 32, 18, (2, 16), _iq4_nl),
     28: Type("F64", 1, 8, dtype=torch.float64),
     30: Type("BF16", 1, 2, dtype=torch.bfloat16),
 }
 TYPES_BY_NAME = {kind.name: kind for kind in TYPES.values()}
+BLOCK_KINDS = ("q5_0", "q5_1", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")  # types that run as `Blocks`
+TYPES_BY_BYTES = {kind.block_bytes: kind for kind in TYPES.values() if kind.name.lower() in BLOCK_KINDS}
+
+
+class Blocks(NamedTuple):
+    """Weights [N, K] as blocks [N, K/b, bytes] of b weights; the number of bytes tells the type."""
+
+    blocks: Tensor
+
+    @property
+    def type(self) -> Type:
+        return TYPES_BY_BYTES[self.blocks.shape[-1]]
+
+    @property
+    def kind(self) -> str:
+        return self.type.name.lower()
+
+    @property
+    def inputs(self) -> int:
+        return self.blocks.shape[1] * self.type.block_values
+
+    def dequantize(self) -> Tensor:
+        return dequantize_blocks(self.blocks, self.type.name, (len(self.blocks), self.inputs))
 
 
 def dequantize_blocks(data: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -125,26 +178,10 @@ def dequantize_blocks(data: Tensor, name: str, shape: tuple[int, ...]) -> Tensor
     kind = TYPES_BY_NAME[name]
     if kind.dtype is not None:
         return data.view(kind.dtype).view(shape)
-    blocks = data.view(-1, kind.block_bytes)
-    values = torch.empty(len(blocks), kind.block_values)
+    blocks = data.reshape(-1, kind.block_bytes)
+    values = torch.empty(len(blocks), kind.block_values, device=data.device)
     step = CHUNK // kind.block_values
     for start in range(0, len(blocks), step):
         parts = torch.split(blocks[start : start + step], list(kind.field_bytes), dim=1)
         values[start : start + step] = kind.read(*(part.contiguous() for part in parts))  # type: ignore[misc]
     return values.view(shape)
-
-
-def as_quantized(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8 | None:
-    """A view of a matrix as our own quantized type, without loss; None for types that we cannot compute with."""
-    if len(shape) != 2 or name not in ("Q4_0", "Q4_1", "Q8_0"):
-        return None
-    blocks = data.view(shape[0], shape[1] // GROUP, -1)
-    # A block has an even number of bytes, so it can be viewed as float16.
-    scale = blocks.view(torch.float16)[..., 0]
-    if name == "Q8_0":
-        return Int8(blocks[..., 2:].view(torch.int8), scale)
-    if name == "Q4_1":
-        return Int4(blocks[..., 4:], scale, blocks.view(torch.float16)[..., 1])
-    if float(scale.abs().max()) > LARGEST_Q4_0:
-        return None
-    return Int4(blocks[..., 2:], scale, scale * -8)
