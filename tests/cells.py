@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from chumoku.models.build import build
-from chumoku.models.config import ModelConfig
+from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.models.model import Model
 
 KINDS = ("encoder", "decoder", "encoder-decoder")
@@ -25,15 +25,19 @@ KV_HEADS = (3, 1)
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, CONTEXT = 29, 30, 3, 37, 23
 WINDOW = 3  # shorter than the lengths of the tests
-YARN = {"scaling": "yarn", "factor": 4.0, "high": 8.0, "original": 16, "attention_factor": 1.3}
+YARN = RotarySettings(scaling="yarn", factor=4.0, high=8.0, original=16, attention_factor=1.3)
 EXTRAS: dict[str, dict[str, object]] = {
     "": {},
     "head norms": {"head_width": 14, "query_key_norm": "head", "attention_bias": "qkv", "bias": False},
     "joint norms": {"query_key_norm": "all", "attention_scale": 0.4, "attention_bias": "none"},
     "caps": {"score_cap": 3.0, "logit_cap": 5.0, "scale_logits": True},
     "unit offset": {"norm": "rms", "norm_unit_offset": True, "query_key_norm": "head"},
-    "parallel": {"parallel": True, "rotary": {"share": 0.6}},
-    "full attention": {"attention_window": WINDOW, "full_attention_every": 2, "rotary": {"local_base": 77.0}},
+    "parallel": {"parallel": True, "rotary": RotarySettings(share=0.6)},
+    "full attention": {
+        "attention_window": WINDOW,
+        "full_attention_every": 2,
+        "rotary": RotarySettings(local_base=77.0),
+    },
     "no positions": {"no_position_every": 2},
     "yarn": {"rotary": YARN},
     "full attention first": {

@@ -16,11 +16,12 @@ from foreign import ROPE, VOCABULARY, llama, outputs_of_both, randomize, save_mo
 from safetensors.torch import load_file
 from torch import nn
 
+from chumoku import lora
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.bundle_weights import tensors_of
-from chumoku.weights.families import FAMILIES, find_family
+from chumoku.weights.families import FAMILIES, find_family, transformers_rows
 from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
 
@@ -187,7 +188,12 @@ def test_gemma_without_unit_offset_is_exported(tmp_path: Path) -> None:
         ("smollm3", {"no_rope_layers": [1]}, "every layer"),
         ("qwen3 experts", {"norm_topk_prob": False}, "norm_topk_prob"),
         ("qwen3 experts", {"mlp_only_layers": [1]}, "mlp_only_layers"),
-        ("qwen3 experts", {"num_local_experts": 1, "num_experts": 1}, "experts"),
+        ("qwen3 experts", {"num_local_experts": 0, "num_experts": 0}, "experts"),
+        ("qwen3 experts", {"num_local_experts": 1024, "num_hidden_layers": 1024}, "too many"),
+        ("qwen3", {"num_hidden_layers": 2.5}, "num_hidden_layers"),
+        ("smollm3", {"num_hidden_layers": "many"}, "num_hidden_layers"),
+        ("gemma3", {"rope_scaling": [3]}, "rope_parameters"),
+        ("llama yarn", {"rope_parameters": {**YARN, "factor": -2.0, "mscale": 1.0, "mscale_all_dim": 1.0}}, "factor"),
         ("phi3", {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("phi3", {"rope_parameters": {**ROPE, "rope_type": "longrope"}}, "longrope"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
@@ -225,3 +231,22 @@ def test_older_config_files_are_read(tmp_path: Path) -> None:
         config = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("rope_parameters", "layer_types")}
         path.write_text(json.dumps({**config, **values}))
         assert load(tmp_path / name).model.config == expected, name
+
+
+@torch.no_grad()
+def test_adapters_with_our_names_still_open(tmp_path: Path) -> None:
+    """They were saved before the family was supported; new ones have the library's names, except for GPT-NeoX."""
+    save_variant("qwen3", tmp_path / "theirs")
+    model = load(tmp_path / "theirs").model
+    lora.attach(model, lora.LoraSettings(rank=3))
+    for name, parameter in model.named_parameters():
+        if "adapters" in name:
+            parameter.normal_(0, 0.3)
+    ids, rows = torch.randint(VOCABULARY, (2, 7)), transformers_rows(model.config)
+    for name, table in (("our names", None), ("their names", rows)):
+        lora.save(model, tmp_path / name, base="", rows=table)
+        again = load(tmp_path / "theirs").model
+        lora.load(again, tmp_path / name, rows=rows)
+        torch.testing.assert_close(again(ids).logits, model(ids).logits)
+    save_variant("gpt-neox", tmp_path / "neox")
+    assert transformers_rows(load(tmp_path / "neox").model.config) is None

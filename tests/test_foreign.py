@@ -92,7 +92,10 @@ LLAMAS = st.fixed_dictionaries({
     "kv_heads": st.sampled_from([None, 2, 1]), "pairing": st.sampled_from(["interleaved", "half"]),
     "bias": st.booleans(), "tie_output": st.booleans(), "norm_epsilon": st.sampled_from([1e-2, 1e-5]),
     "rotary": st.sampled_from([{}, {"base": 77.0}, {"scaling": "linear", "factor": 3.0},
-        {"scaling": "llama3", "factor": 8.0, "original": 16, "base": 77.0}]),
+        {"scaling": "llama3", "factor": 8.0, "original": 16, "base": 77.0},
+        {"scaling": "yarn", "factor": 4.0, "original": 16, "high": 32.0, "attention_factor": 1.3}]),
+    "head_width": st.sampled_from([None, 10]), "attention_bias": st.sampled_from([None, "all", "none"]),
+    "no_position_every": st.sampled_from([None, 2]), "attention_window": st.sampled_from([None, 5]),
 })  # fmt: skip
 MARIANS = st.fixed_dictionaries({
     "position": st.sampled_from(["sinusoidal", "learned"]), "pairing": st.sampled_from(["interleaved", "half"]),

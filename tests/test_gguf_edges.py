@@ -102,7 +102,6 @@ def test_rope_base_is_read(file: Path) -> None:
     [
         ("rope.scaling.attn_factor", 1.5),
         ("attention.causal", False),
-        ("attention.key_length", 8),
         ("attention.value_length", 8),
         ("rope.dimension_count", 4),
         ("expert_count", 2),
@@ -129,7 +128,7 @@ def test_same_keys_with_default_values_are_accepted(file: Path) -> None:
     assert load(edit_file(file, {"llama.rope.dimension_count": None})).config == before
 
 
-@pytest.mark.parametrize("kind", ["yarn", "longrope", "dynamic", "", 3])
+@pytest.mark.parametrize("kind", ["longrope", "dynamic", "", 3])
 def test_unknown_scaling_is_named(kind: object, file: Path) -> None:
     with pytest.raises(UsageError, match=f"scales rotary positions by '{kind}'"):
         load(edit_file(file, {f"{ROPE}scaling.type": kind, f"{ROPE}scaling.factor": 2.0}))

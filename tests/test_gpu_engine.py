@@ -27,12 +27,14 @@ from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
 from chumoku.decoding.engines.gpu.weights import concatenate, unsupported  # noqa: E402
 
 LENGTHS = [40, 1, 17]
+ROTARY = {"position": "rotary", "pairing": "half", "norm": "rms"}
 CELLS = {
-    "llama": {"position": "rotary", "pairing": "half", "norm": "rms", "feedforward": "swiglu", "bias": False},
+    "llama": {**ROTARY, "feedforward": "swiglu", "bias": False},
     "gpt2": {"position": "learned", "feedforward": "gelu_tanh", "kv_heads": 6},
     "post": {"position": "sinusoidal", "placement": "post", "feedforward": "relu", "embedding_norm": True},
     "interleaved": {"position": "rotary", "norm": "rms", "placement": "post", "feedforward": "silu"},
     "none": {"position": "none", "feedforward": "geglu", "output_bias": True, "tie_output": False, "kv_heads": 1},
+    "qwen2": {**ROTARY, "feedforward": "geglu_tanh", "bias": False, "attention_bias": "qkv"},
     "exact gelu": {"position": "learned", "feedforward": "gelu", "scale_embedding": True},
 }
 
@@ -153,6 +155,8 @@ def test_which_models_are_supported() -> None:
         {"attention_window": 5},
     ):
         assert "position" in str(unsupported(model_of(**changes)))
+    assert unsupported(model_of(placement="sandwich")) == "it has placement = 'sandwich'"
+    assert unsupported(model_of(rotary={"share": 0.5})) == "it has rotary.share = 0.5"
     with pytest.raises(UsageError, match="experts"):
         GpuEngine(model_of(experts=2), rows=1, capacity=8)
     assert [bucket(rows) for rows in (1, 3, 64, 65, 200)] == [1, 4, 64, 128, 256]

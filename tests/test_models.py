@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from cells import CELLS, KINDS, POSITIONS, Cell, model_of, tokens
+from cells import CELLS, EXTRAS, KINDS, POSITIONS, Cell, model_of, tokens
 from laws import logits_of
 
 import chumoku
@@ -100,7 +100,7 @@ def test_forward_flops_equal_torch_flop_counter() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     for name in ("tiny-encoder", "tiny-decoder", "tiny-encoder-decoder"):
-        for changes in ({}, {"feedforward": "swiglu", "kv_heads": 2}):
+        for changes in ({}, {"feedforward": "swiglu", "kv_heads": 2}, {"head_width": 46, "placement": "sandwich"}):
             config = preset(name, **changes)
             model = build(config, device="meta")
             ids = torch.zeros(1, 64, dtype=torch.long, device="meta")
@@ -351,6 +351,21 @@ def test_tiny_presets_compile_with_inductor(kind: str) -> None:
     arguments = (ids, ids) if kind == "encoder-decoder" else (ids,)
     expected, output = model(*arguments), compiled(*arguments)
     torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-5, rtol=1e-4)
+
+
+def test_layers_of_two_kinds_compile_as_one_graph() -> None:
+    changes = {
+        **EXTRAS["head norms"],
+        **EXTRAS["caps"],
+        **EXTRAS["full attention"],
+        "no_position_every": 3,
+        "layers": 3,
+    }
+    model = build(Cell("decoder", placement="sandwich").config(**changes))
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    ids = tokens(2, 13)
+    torch.testing.assert_close(compiled(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.sample(1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cells import Cell, model_of
+from cells import YARN, Cell, model_of
 from engines import check_engine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +44,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.generate import generate
 from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
+from chumoku.models.config import RotarySettings
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.nn.quantized import (
@@ -90,6 +91,15 @@ def test_heads_of_any_width_and_number(kind: str, width: int, heads: int, kv_hea
     """80 numbers a head are one vector of 64 and a rest; ten heads share one key."""
     model = random_model(kind, "none", width=width, heads=heads, kv_heads=kv_heads)
     check_engine(NativeEngine, model, seed=3, turns=11, tolerance=3e-4)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("attention_bias", ["none", "qkv", "all"])
+def test_biases_of_attention_and_yarn(kind: str, attention_bias: str) -> None:
+    choices = {"attention_bias": attention_bias, "feedforward": "geglu_tanh", "rotary": YARN}
+    for bias in (False, True):
+        model = random_model(kind, "rotary", bias=bias, **choices)
+        check_engine(NativeEngine, model, seed=5, turns=11, tolerance=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
@@ -427,6 +437,13 @@ def test_a_fork_during_a_call_gets_a_free_lock() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+PYTORCH_ONLY: list[tuple[str, object]] = [
+    *(("placement", "output"), ("placement", "sandwich"), ("parallel", True), ("head_width", 14)),
+    *(("query_key_norm", "head"), ("query_key_norm", "all"), ("attention_scale", 0.4), ("score_cap", 3.0)),
+    *(("logit_cap", 5.0), ("no_position_every", 2), ("rotary", RotarySettings(share=0.6))),
+]
+
+
 def test_which_engine_a_model_gets() -> None:
     small = {"rows": 1, "capacity": 7}
     assert isinstance(open_engine(random_model("decoder", "rotary"), **small), NativeEngine)
@@ -436,6 +453,8 @@ def test_which_engine_a_model_gets() -> None:
         random_model("decoder", "relative_bias"),
         random_model("decoder", "rotary", attention_window=5),
         random_model("decoder", "none", experts=3),
+        *(random_model("decoder", "rotary", **{key: value}) for key, value in PYTORCH_ONLY),
+        random_model("decoder", "rotary", norm="rms", norm_unit_offset=True),
         copy.deepcopy(random_model("decoder", "none")).double(),
     ):
         assert isinstance(open_engine(odd, **small), TorchEngine)

@@ -131,7 +131,7 @@ def test_alibi_slopes_equal_blooms(heads: int) -> None:
     torch.testing.assert_close(alibi_slopes(heads), theirs, atol=0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("scaling", ["none", "linear", "llama3"])
+@pytest.mark.parametrize("scaling", ["none", "linear", "llama3", "yarn", "yarn with a factor"])
 @pytest.mark.parametrize("base", [10000.0, 500000.0])
 def test_rotary_equals_transformers(scaling: str, base: float) -> None:
     chosen = {"rope_type": "default", "rope_theta": base}
@@ -148,6 +148,15 @@ def test_rotary_equals_transformers(scaling: str, base: float) -> None:
             "original_max_position_embeddings": 64,
         }
         ours = RotaryScaling("llama3", 8.0, low=1.0, high=4.0, original=64)
+    elif "yarn" in scaling:
+        factor = 1.3 if "factor" in scaling else None
+        chosen |= {
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 4096,
+            "attention_factor": factor,
+        }
+        ours = RotaryScaling("yarn", 8.0, low=1.0, high=32.0, original=4096, attention_factor=factor)
     config = LlamaConfig(
         hidden_size=48, num_attention_heads=3, max_position_embeddings=512, rope_parameters=chosen, head_dim=16
     )

@@ -37,7 +37,7 @@ class RowLike(Protocol):
     def transposed(self) -> bool: ...  # stored [in, out]
 
     @property
-    def heads(self) -> int: ...  # above 0: the first rows, of this many heads, are in "half" order
+    def heads(self) -> int: ...  # above 0: the rows of this many heads are in "half" order
 
 
 class MatrixMap(NamedTuple):
@@ -46,8 +46,7 @@ class MatrixMap(NamedTuple):
     theirs: str
     ours: tuple[str, ...]
     transposed: bool
-    heads: int  # above 0: the first rows, of this many heads, have another order than ours
-    head_width: int
+    heads: int  # above 0: the rows of this many heads have another order than ours
 
 
 class Part(NamedTuple):
@@ -73,14 +72,14 @@ def map_matrices(model: Model, rows: Sequence[RowLike] | None) -> dict[str, Matr
     """All matrices that can have an adapter, by the other library's name; by ours if `rows` is None."""
     known = adaptable_matrices(model)
     if rows is None:
-        return {path: MatrixMap(path, (path,), False, 0, 0) for path in known}
+        return {path: MatrixMap(path, (path,), False, 0) for path in known}
     found = {}
     for row in rows:
         ours = tuple(name.removesuffix(".weight") for name in row.ours)
         theirs = row.theirs.removesuffix(".weight")
         if theirs != row.theirs and ours and all(path in known for path in ours):
             heads = row.heads if model.config.pairing == "interleaved" else 0
-            found[theirs] = MatrixMap(theirs, ours, row.transposed, heads, model.config.key_width)
+            found[theirs] = MatrixMap(theirs, ours, row.transposed, heads)
     return found
 
 
@@ -149,9 +148,7 @@ def _our_order(mapping: MatrixMap, rows: Tensor) -> Tensor:
 def _reorder(mapping: MatrixMap, rows: Tensor, split: tuple[int, int]) -> Tensor:
     if not mapping.heads:
         return rows
-    count = mapping.heads * mapping.head_width
-    first = rows[:count].reshape(mapping.heads, *split, *rows.shape[1:]).transpose(1, 2).flatten(0, 2)
-    return torch.cat([first, rows[count:]])
+    return rows.reshape(mapping.heads, *split, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _alpha(scale: float, rank: int, *, stabilized: bool) -> float:

@@ -195,9 +195,7 @@ class ModelConfig(Settings):
     full_attention_first: bool = False  # the first of every n layers has no window, not the last
 
     attention_bias: Literal["none", "qkv", "all"] | None = None  # "qkv": not in the output; default: as in `bias`
-    query_key_norm: Literal["none", "head", "all"] = (
-        "none"  # RMS norm of queries and keys: each head's, or all together
-    )
+    query_key_norm: Literal["none", "head", "all"] = "none"  # RMS norm of queries and keys, of each head or all heads
     attention_scale: Positive | None = None  # multiplies q·k; default: 1 / √head_width
     score_cap: Positive | None = None  # soft-capping of attention scores: c · tanh(score / c)
 
@@ -256,7 +254,9 @@ class ModelConfig(Settings):
     RULES = (
         Rule(("heads", "width", "head_width"), _check_heads),
         Rule(("kv_heads", "heads"), _check_kv_heads),
-        Rule(("position", "width", "heads", "head_width", "rotary"), rules.check_rotary_head_width),
+        Rule(("position", "width", "heads", "head_width"), rules.check_rotary_width),
+        Rule(("head_width", "position"), rules.check_rotary_head_width),
+        Rule(("rotary", "width", "heads", "head_width"), rules.check_rotary_share),
         Rule(("rotary", "position", "attention_window"), rules.check_rotary_keys),
         Rule(("full_attention_every", "attention_window"), rules.check_full_attention),
         Rule(("full_attention_first", "full_attention_every"), rules.check_full_attention_first),

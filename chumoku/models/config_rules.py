@@ -15,20 +15,29 @@ def check_attention_factor(c: Any) -> str | None:
     return f"this key is only for scaling = 'yarn', not '{c.scaling}'; remove it."
 
 
+def check_rotary_width(c: Any) -> str | None:
+    if c.position != "rotary" or c.head_width is not None or c.width % c.heads or c.width // c.heads % 2 == 0:
+        return None
+    return (
+        f"rotary positions need an even head width, and width / heads = {c.width // c.heads} is odd; "
+        "change heads or width, or choose another position."
+    )
+
+
 def check_rotary_head_width(c: Any) -> str | None:
-    if c.position != "rotary" or (c.head_width is None and c.width % c.heads):
+    if c.position != "rotary" or c.head_width is None or c.head_width % 2 == 0:
+        return None
+    return f"rotary positions need an even head width, and {c.head_width} is odd."
+
+
+def check_rotary_share(c: Any) -> str | None:
+    if c.rotary.share == 1 or (c.head_width is None and c.width % c.heads):
         return None
     head_width = c.width // c.heads if c.head_width is None else c.head_width
     rotated = round(head_width * c.rotary.share, 6)
     if rotated > 0 and rotated % 2 == 0:
         return None
-    if c.rotary.share < 1:
-        return f"rotary.share = {c.rotary.share} of a head width of {head_width} is {rotated}, which must be even."
-    name = "width / heads" if c.head_width is None else "head_width"
-    return (
-        f"rotary positions need an even head width, and {name} = {head_width} is odd; "
-        "change heads or width, or choose another position."
-    )
+    return f"a share of {c.rotary.share} of a head width of {head_width} is {rotated}; an even number is needed."
 
 
 def check_rotary_keys(c: Any) -> str | None:

@@ -98,6 +98,14 @@ def read_number(values: Values, key: str, default: int | float | None = None) ->
     return value
 
 
+def read_layers(values: Values) -> int:
+    """The number of layers of a config.json that lists what each layer has."""
+    layers = read_number(values, "num_hidden_layers")
+    if not isinstance(layers, int) or not 1 <= layers <= 1024:
+        raise UsageError(f"The config's num_hidden_layers is {str(layers)[:40]}; it must be 1 to 1024.")
+    return layers
+
+
 def our_name(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
     """Our name for the config's value; `names` maps their names to ours."""
     value = values.get(key, default)

@@ -12,7 +12,7 @@ from typing import Any
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
-from chumoku.weights.families.family import Values, read_number, require
+from chumoku.weights.families.family import Values, read_layers, read_number, require
 from chumoku.weights.families.llama import Variant, make_family, rows
 from chumoku.weights.families.rotary import read_scaling, write_rotary
 from chumoku.weights.families.table import Row
@@ -39,7 +39,7 @@ def gemma_rows(config: ModelConfig) -> list[Row]:
 
 def read_gemma(values: Values, title: str, *, every: int) -> dict[str, Any]:
     require(values, title, {"hidden_activation": (ACTIVATION,), "use_bidirectional_attention": (None, False)})
-    layers = min(read_number(values, "num_hidden_layers"), 1024)
+    layers = read_layers(values)
     head_width, scalar = read_number(values, "head_dim"), read_number(values, "query_pre_attn_scalar")
     if scalar <= 0:
         raise UsageError(f"The config's query_pre_attn_scalar is {scalar}; it must be above 0.")

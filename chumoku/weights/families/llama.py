@@ -69,7 +69,7 @@ def rows(config: ModelConfig, column: int = TRANSFORMERS, *, unit_offset: bool =
     # γ of ours = γ of theirs + offset
     offset = float(unit_offset) - float(config.norm_unit_offset)
     block = []
-    for names in NORMS.get(config.placement, ()):
+    for names in NORMS[config.placement]:
         block += norm_rows(f"{OURS}.{names[0]}", f"{theirs}.{names[column]}", offset=offset)
     for names, heads in zip(HEAD_NORMS, rotary_heads.values(), strict=True):
         heads = heads if config.query_key_norm == "all" else 1

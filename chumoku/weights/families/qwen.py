@@ -6,7 +6,7 @@ from typing import Any
 
 from chumoku.models.config import ModelConfig
 from chumoku.weights.families.experts import expert_rows, read_experts
-from chumoku.weights.families.family import Values, read_number, require
+from chumoku.weights.families.family import Values, read_layers, read_number, require
 from chumoku.weights.families.llama import Variant, make_family
 from chumoku.weights.families.table import Row
 from chumoku.weights.families.window import read_window, write_window
@@ -14,9 +14,9 @@ from chumoku.weights.families.window import read_window, write_window
 WINDOW = {"attention_window": None, "full_attention_every": None}
 
 
-def read_layers(values: Values, title: str) -> dict[str, Any]:
-    layers, first = read_number(values, "num_hidden_layers"), read_number(values, "max_window_layers", 28)
-    return read_window(values, title, local=[layer >= first for layer in range(min(layers, 1024))])
+def read_local_layers(values: Values, title: str) -> dict[str, Any]:
+    first = read_number(values, "max_window_layers", 28)
+    return read_window(values, title, local=[layer >= first for layer in range(read_layers(values))])
 
 
 def write_layers(config: ModelConfig) -> dict[str, Any]:
@@ -30,12 +30,12 @@ def write_layers(config: ModelConfig) -> dict[str, Any]:
 
 
 def read_qwen2(values: Values) -> dict[str, Any]:
-    return {"attention_bias": "qkv", **read_layers(values, "Qwen2")}
+    return {"attention_bias": "qkv", **read_local_layers(values, "Qwen2")}
 
 
 def read_qwen3(values: Values) -> dict[str, Any]:
     bias = "all" if values.get("attention_bias", False) else None
-    return {"attention_bias": bias, "query_key_norm": "head", **read_layers(values, "Qwen3")}
+    return {"attention_bias": bias, "query_key_norm": "head", **read_local_layers(values, "Qwen3")}
 
 
 def write_qwen3(config: ModelConfig) -> dict[str, Any]:
@@ -45,10 +45,9 @@ def write_qwen3(config: ModelConfig) -> dict[str, Any]:
 def read_moe(values: Values) -> dict[str, Any]:
     title = "Qwen3-MoE"
     require(values, title, {"decoder_sparse_step": (1,), "mlp_only_layers": ([], None), "norm_topk_prob": (True,)})
-    layers = read_number(values, "num_hidden_layers")
     return {
         **read_qwen3({**values, "use_sliding_window": False}),
-        **read_window(values, title, local=[True] * min(layers, 1024)),
+        **read_window(values, title, local=[True]),
         **read_experts(values, width="moe_intermediate_size"),
     }
 

@@ -65,10 +65,9 @@ def _read_attention_factor(rope: Values) -> dict[str, float]:
         return {"attention_factor": read_number(rope, "attention_factor")}
     if not rope.get("mscale") or not rope.get("mscale_all_dim"):
         return {}
-    one, all_dims = (
-        0.1 * read_number(rope, key) * math.log(read_number(rope, "factor")) + 1 for key in ("mscale", "mscale_all_dim")
-    )
-    return {"attention_factor": one / all_dims}
+    growth = 0.1 * math.log(max(1, read_number(rope, "factor")))
+    one, all_dims = (growth * read_number(rope, key) + 1 for key in ("mscale", "mscale_all_dim"))
+    return {"attention_factor": one / (all_dims or 1)}
 
 
 def write_rotary(rotary: RotarySettings) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from typing import Any
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
-from chumoku.weights.families.family import Values, read_number
+from chumoku.weights.families.family import Values, read_layers, read_number
 from chumoku.weights.families.llama import BIASES, Variant, make_family, read_biases, write_biases
 from chumoku.weights.families.window import read_window, write_window
 
 
 def read(values: Values) -> dict[str, Any]:
-    layers = min(read_number(values, "num_hidden_layers"), 1024)
+    layers = read_layers(values)
     every = read_number(values, "no_rope_layer_interval", 4)
     rotated = values.get("no_rope_layers")
     if rotated is None:

@@ -20,7 +20,8 @@ from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families import llama
-from chumoku.weights.families.gguf import ARCHITECTURES, GgufArchitecture, find_architecture
+from chumoku.weights.families.gguf import ARCHITECTURES, find_architecture
+from chumoku.weights.families.gguf_fields import GgufArchitecture
 from chumoku.weights.families.table import export_tensors, head_order, select_rows
 from chumoku.weights.formats.gguf import Gguf, open_gguf, write_gguf
 from chumoku.weights.formats.gguf.writing import Kind
@@ -64,13 +65,23 @@ def inspect_gguf(path: Path) -> GgufInfo:
     return GgufInfo(ARCHITECTURES[kind], file, ARCHITECTURES[kind].read(file.fields, file))
 
 
-def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: Kind = "f16") -> None:
-    """Write a model for llama.cpp; config values that it cannot express are refused."""
+def write_gguf_model(
+    path: Path,
+    model: Model,
+    tokenizers: Tokenizers,
+    *,
+    kind: Kind = "f16",
+    architecture: GgufArchitecture | None = None,
+) -> None:
+    """Write a model for llama.cpp; config values that it cannot express are refused.
+
+    architecture: by default the first that can express the model. Phi-3, for example, is written as a Llama otherwise.
+    """
     model = dequantize_model(model) if is_quantized(model) else model
     config, weights = model.config, tensors_of(model)
-    architecture = find_architecture(config)
+    architecture = find_architecture(config) if architecture is None else architecture
     rows = select_rows(architecture.rows(config), weights)
-    order = head_order("interleaved", config.pairing, config.key_width) if config.position == "rotary" else None
+    order = head_order(architecture.pairing, config.pairing, config.key_width) if config.position == "rotary" else None
     tensors = {**export_tensors(rows, weights, order=order), **architecture.extra_tensors(config)}
     tokenizer = pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary)
     fields: dict[str, Any] = {**architecture.write(config), **tokenizer}
