@@ -149,6 +149,28 @@ def test_a_cut_table_of_positions_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("layer_types", ["full_attention"] * 2 + ["sliding_attention"] * 3),
+        ("layer_types", ["sliding_attention"] * 5),
+        ("layer_types", 7),
+        ("num_hidden_layers", 10**15),
+        ("num_hidden_layers", 5.5),
+        ("rope_parameters", {"full_attention": {"rope_type": "yarn", "factor": 2.0}}),
+        ("rope_parameters", {"full_attention": 7}),
+        ("classifier_activation", "relu"),
+        ("mlp_bias", True),
+    ],
+)
+def test_unsupported_modernberts_are_refused(key: str, value: object, tmp_path: Path) -> None:
+    save_variant("modernbert", tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(UsageError):
+        load(tmp_path)
+
+
 def save_sentence_encoder(folder: Path, pooling: str, **files: Any) -> nn.Module:
     """A sentence-transformers folder as of E5 or BGE."""
     theirs = randomize(roberta("XLMRoberta", "Model"))
@@ -187,7 +209,10 @@ def test_unknown_prompts_are_refused(tmp_path: Path) -> None:
     torch.testing.assert_close(pipeline.embed("query: a cat"), pipeline.embed("a cat", prompt="query"))
     with pytest.raises(UsageError, match="no prompt 'document'"):
         pipeline.embed("a cat", prompt="document")
+    path = tmp_path / "config_sentence_transformers.json"
+    path.write_text(json.dumps({"prompts": {"query": "query: "}, "default_prompt_name": ["query"]}))
+    assert load(tmp_path).config.prompts.default == ""
     for wrong in (["query: "], {"query": 7}):
-        (tmp_path / "config_sentence_transformers.json").write_text(json.dumps({"prompts": wrong}))
+        path.write_text(json.dumps({"prompts": wrong}))
         with pytest.raises(UsageError, match=r"prompts"):
             load(tmp_path)

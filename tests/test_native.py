@@ -462,6 +462,7 @@ PYTORCH_ONLY: list[tuple[str, object]] = [
     *(("placement", "output"), ("placement", "sandwich"), ("parallel", True), ("head_width", 14)),
     *(("query_key_norm", "head"), ("query_key_norm", "all"), ("attention_scale", 0.4), ("score_cap", 3.0)),
     *(("logit_cap", 5.0), ("no_position_every", 2), ("rotary", RotarySettings(share=0.6))),
+    *(("scale_logits", True), ("norm_bias", False)),
 ]
 
 
@@ -476,6 +477,7 @@ def test_which_engine_a_model_gets() -> None:
         random_model("decoder", "none", experts=3),
         *(random_model("decoder", "rotary", **{key: value}) for key, value in PYTORCH_ONLY),
         random_model("decoder", "rotary", norm="rms", norm_unit_offset=True),
+        random_model("decoder", "rotary", embedding_norm=True, first_norm=False),
         copy.deepcopy(random_model("decoder", "none")).double(),
     ):
         assert isinstance(open_engine(odd, **small), TorchEngine)

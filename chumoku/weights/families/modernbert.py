@@ -89,9 +89,10 @@ def read_layers(values: Values) -> dict[str, Any]:
     every, depth = values.get("global_attn_every_n_layers", 3), read_number(values, "num_hidden_layers", 22)
     types = values.get("layer_types")
     if types is not None:
-        full = [layer for layer, kind in enumerate(types) if kind == FULL] if isinstance(types, list) else []
-        every = full[1] if len(full) > 1 else depth
-        if types != [LOCAL if layer % max(1, every) else FULL for layer in range(depth)]:
+        types = types if isinstance(types, list) else []
+        full = [layer for layer, kind in enumerate(types) if kind == FULL]
+        every = full[1] if len(full) > 1 else max(1, len(types))
+        if len(types) != depth or types != [LOCAL if layer % every else FULL for layer in range(len(types))]:
             raise UsageError("This ModernBERT's layer_types are not full attention in every n-th layer from the first.")
     bases = {kind: _read_base(values, kind) for kind in BASES}
     if every == 1 or depth == 1:

@@ -140,7 +140,8 @@ def read_prompts(folder: Path) -> dict[str, Any]:
     prompts = values.get("prompts") or {}
     if not isinstance(prompts, dict):
         raise UsageError(f"The prompts in {folder / PROMPTS} must be an object.")
-    names = {"query": ("query",), "document": ("document", "passage"), "default": (values.get("default_prompt_name"),)}
+    default = str(values.get("default_prompt_name"))
+    names = {"query": ("query",), "document": ("document", "passage"), "default": (default,)}
     found = {ours: next((prompts[name] for name in theirs if name in prompts), "") for ours, theirs in names.items()}
     return {ours: prompt for ours, prompt in found.items() if prompt}
 
