@@ -1,6 +1,6 @@
 """Dequantize a model to float32 on the CPU, for exporting and for comparing in certificates.
 
-int8, int4 → w = s q (+ m)      bf16, fp16 → float32      float32 tensors are shared, not copied
+int8, int4, GGUF blocks → w = s q (+ m)      bf16, fp16 → float32      float32 tensors are shared, not copied
 
 In a tied model, quantization may round the output matrix but not the embedding table. Then the two differ, and the
 dequantized model is not tied.

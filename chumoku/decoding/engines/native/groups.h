@@ -126,21 +126,21 @@ template <int KIND> struct Group {
     static constexpr Format F = FORMATS[KIND];
     static constexpr int CODES = F.bits * sizeof(Bytes), NESTING = F.nested ? 8 : 1, PARTS = F.parts;
     static constexpr int SIZE = CODES + (F.nested ? PARTS : 2) * (1 + F.shifted) * LANES;
-    static constexpr int HEAD = F.nested ? 2 * (1 + F.shifted) * LANES : 0;  // d and e, before the groups that they are for
-    const uint8_t *head, *codes, *scales;
+    static constexpr int HEADER = F.nested ? 2 * (1 + F.shifted) * LANES : 0;  // d and e, before the groups that they are for
+    const uint8_t *header, *codes, *scales;
 
-    static size_t block_size(const Product& p) { return size_t(groups_of(p)) / NESTING * (HEAD + NESTING * SIZE); }
+    static size_t block_size(const Product& p) { return size_t(groups_of(p)) / NESTING * (HEADER + NESTING * SIZE); }
     static const uint8_t* of(const Product& p, int block) {
         return static_cast<const uint8_t*>(p.weight) + block * block_size(p);
     }
     // Group first + i, where `first` is a multiple of NESTING and i is less.
     [[gnu::always_inline]] Group(const uint8_t* block, int first, int i)
-        : head(block + size_t(first / NESTING) * (HEAD + NESTING * SIZE)),
-          codes(head + HEAD + i * SIZE),
+        : header(block + size_t(first / NESTING) * (HEADER + NESTING * SIZE)),
+          codes(header + HEADER + i * SIZE),
           scales(codes + CODES) {}
     [[gnu::always_inline]] Group(const uint8_t* block, int g) : Group(block, g - g % NESTING, g % NESTING) {}
 
-    // q as bytes, 4 inputs of each output in each of 8 registers; a processor that multiplies signed bytes gets q − center.
+    // q as bytes, 4 inputs of each output in each of 8 registers. A processor that multiplies signed bytes gets q − center.
     [[gnu::always_inline]] void read(Bytes* q) const {
         read_codes<F.bits>(codes, q);
         for (int j = 0; j < 8; j++) {
@@ -155,8 +155,8 @@ template <int KIND> struct Group {
     };
     [[gnu::always_inline]] Outer outer() const {
         Outer found;
-        if (F.nested) found.d = from_halves(head);
-        if (F.nested && F.shifted) found.e = from_halves(head + 2 * LANES);
+        if (F.nested) found.d = from_halves(header);
+        if (F.nested && F.shifted) found.e = from_halves(header + 2 * LANES);
         return found;
     }
     [[gnu::always_inline]] Floats scale(const Outer& outer, int part) const {

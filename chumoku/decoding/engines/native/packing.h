@@ -71,7 +71,7 @@ template <int KIND> void pack_gguf_rows(const Packing& p, const Source& s, int f
                 uint32_t words[F.bits];
                 write_codes<F.bits>(b.q + i * GROUP, words);
                 for (int w = 0; w < F.bits; w++) put(words + w, group.codes + (w * LANES + lane + r) * 4, 4);
-                const uint8_t *halves = F.nested ? group.head : group.scales;
+                const uint8_t* halves = F.nested ? group.header : group.scales;
                 if (i == 0) put(&b.d, halves + (lane + r) * 2, 2);
                 if (i == 0 && F.shifted) put(&b.e, halves + (LANES + lane + r) * 2, 2);
                 for (int part = 0; F.nested && part < F.parts; part++) {

@@ -48,7 +48,8 @@ struct Source {  // rows of weights as stored, with strides in bytes from row to
 };
 struct Packing {
     const Source* source;
-    int32_t kind, sources, outputs, groups, bytes, words, halves;  // of a group: bytes as stored; packed, words and 16-bit numbers
+    int32_t kind, sources, outputs, groups;
+    int32_t bytes, words, halves;  // of a group: bytes as stored, and packed words and 16-bit numbers
     uint32_t flip;                                           // bits of every word that are inverted
     int32_t first;                                           // number of blocks of the packings before
     uint8_t* to;
