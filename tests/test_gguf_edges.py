@@ -184,9 +184,17 @@ def test_original_llama_3_factors_are_recognized(tmp_path: Path) -> None:
 # Round trips
 
 EPSILONS = st.sampled_from([2.0**-7, 2.0**-17, 1e-2, 1e-6])
-LIKE_LLAMA = {"width": 36, "heads": 6, "norm": "rms", "feedforward": "swiglu"}
+
+
+def in_llama_cpp(choices: dict[str, Any]) -> dict[str, Any]:
+    """A Llama without what llama.cpp's has no field for: windows, layers without positions, factors of yarn."""
+    rotary = {key: value for key, value in choices["rotary"].items() if key != "attention_factor"}
+    kind = {"width": 36, "heads": 6, "norm": "rms", "feedforward": "swiglu"}
+    return {**kind, **choices, "rotary": rotary, "attention_window": None, "no_position_every": None}
+
+
 WHOLES = st.one_of(
-    LLAMAS.map(lambda choices: {**LIKE_LLAMA, **choices, "attention_window": None}),  # llama.cpp's Llama has no window
+    LLAMAS.map(in_llama_cpp),
     st.fixed_dictionaries({"tie_output": st.booleans(), "width": st.sampled_from([30, 42]),
         "heads": st.sampled_from([1, 3])}).map(lambda choices: {**GPT2, **choices}),
 )  # fmt: skip
