@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from chumoku.decoding.scheduler import Request, Scheduler
 
 CAPACITY = 47
 ENGINES = {"torch": TorchEngine, "native": NativeEngine}
-MODEL = varied_model("decoder", "rotary").float()
+MODEL = copy.deepcopy(varied_model("decoder", "rotary")).float()
 
 
 @pytest.fixture(autouse=True)

@@ -276,6 +276,8 @@ def _walk(path: str, kind: object, field: FieldInfo | None = None) -> list[str]:
             bounds += one.metadata if isinstance(one, FieldInfo) else [one]
         kind = kind.__origin__  # type: ignore[attr-defined]
     found = [type(bound) for bound in bounds]
+    if any(getattr(bound, "func", None) is schemas.check_json_schema for bound in bounds):
+        return []
     parts, origin = getattr(kind, "__args__", ()), getattr(kind, "__origin__", kind)
     if kind in (bool, type(None)) or "Literal" in str(origin):
         return []

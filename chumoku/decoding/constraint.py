@@ -64,7 +64,7 @@ def constrain_to_json(tokenizer: Tokenizer, end: Sequence[int], schema: dict[str
     from llguidance import LLMatcher
 
     if schema is not None:
-        _check_schema(schema)
+        check_schema(schema)
     # One space after a comma or colon, as models write JSON; free white space lets small models write nothing else.
     grammar = LLMatcher.grammar_from_json_schema(
         {"type": "object"} if schema is None else schema,
@@ -79,7 +79,8 @@ def constrain_to_json(tokenizer: Tokenizer, end: Sequence[int], schema: dict[str
     return Constraint(matcher, end)
 
 
-def _check_schema(schema: dict[str, Any]) -> None:
+def check_schema(schema: dict[str, Any]) -> None:
+    """Refuse a JSON schema that is too large or nested too deeply."""
     try:
         check_depth(schema, MAX_DEPTH)
     except ValueError as error:

@@ -15,9 +15,11 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from chumoku.decoding.constraint import check_schema
 from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
+from chumoku.errors import UsageError
 
 MAX_CHARACTERS = 1 << 24
 MAX_TOKENS = 1 << 20
@@ -30,6 +32,18 @@ Rows = Annotated[list[Tokens], Field(min_length=1, max_length=1024, fail_fast=Tr
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
+
+
+def check_json_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a JSON schema that is too large or nested too deeply."""
+    try:
+        check_schema(schema)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+    return schema
+
+
+JsonSchema = Annotated[dict[str, Any], AfterValidator(check_json_schema)]
 Bias = Annotated[
     dict[Annotated[str, Field(max_length=9)], Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)
 ]
@@ -142,9 +156,9 @@ def _call_fields(call: ToolCall) -> dict[str, Any]:
 class Function(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$", max_length=64)]
     description: Text | None = None
-    parameters: dict[str, Any] | None = None  # a JSON schema
+    parameters: JsonSchema | None = None
     strict: bool | None = None
 
 
@@ -176,7 +190,7 @@ class Schema(BaseModel):
     name: Name | None = None
     description: Text | None = None
     strict: bool | None = None
-    rules: Annotated[dict[str, Any], Field(alias="schema")]
+    rules: Annotated[JsonSchema, Field(alias="schema")]
 
 
 class Format(BaseModel):
