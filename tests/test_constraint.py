@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,6 +105,23 @@ def test_a_constraint_that_stands_still_is_caught(pipeline: Pipeline, monkeypatc
         json.loads(write(pipeline, [one])[0])
 
 
+def test_a_grammar_that_llguidance_gives_up_fails_the_text(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a text must not look complete."""
+    one = constrain_to_json(pipeline.tokenizer, pipeline.tokenizer.roles.end_tokens, TRIP)
+    assert one.allowed(262).any()
+    one._matcher.consume_token(0)  # a token that the grammar does not allow
+    assert not one.allowed(262).any()
+
+
+def test_a_tokenizer_that_is_no_longer_used_is_freed() -> None:
+    tokenizer = chat_tokenizer()
+    constrain_to_json(tokenizer, tokenizer.roles.end_tokens)
+    freed = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert freed() is None
+
+
 def nested(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range(levels):
@@ -116,6 +135,8 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "unknown type": ({"type": "number of cats"}, "cannot be used"),
     "elsewhere": ({"$ref": "https://example.org/schema.json"}, "cannot be used"),
     "impossible": ({"type": "integer", "minimum": 7, "maximum": 5}, "cannot be used"),
+    "large multiples": ({"type": "integer", "multipleOf": 999_983, "maximum": 10**15}, "multipleOf"),
+    "many multiples": ({"anyOf": [{"type": "integer", "multipleOf": number} for number in range(2, 19)]}, "8 times"),
     "circle": ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "no value is possible"),
     "product": (
         {"allOf": [{"anyOf": [{"pattern": f"{a}.*{b}"} for a in "abcdefgh"]} for b in "abcdefgh"]},

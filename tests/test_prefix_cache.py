@@ -26,7 +26,7 @@ MODEL = copy.deepcopy(varied_model("decoder", "rotary")).float()
 
 @pytest.fixture(autouse=True)
 def short_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_cache, "LEAST", 3)
+    monkeypatch.setattr(prefix_cache, "MIN_COMMON_TOKENS", 3)
 
 
 class Counter:
@@ -119,6 +119,17 @@ def test_a_conversation_is_continued_from_its_row() -> None:
         assert counter.tokens == (13 if turn == 0 else 3)
         assert scheduler.engine.live == 1
         prompt = [*prompt, 9 + turn, 11]  # the last answer's last token is not in the cache yet
+
+
+def test_copies_of_kept_rows_do_not_copy_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kept row keeps its memory; only the new row's own tokens are written elsewhere."""
+    copied: list[None] = []
+    original = NativeEngine._copy_to_own_slots
+    monkeypatch.setattr(NativeEngine, "_copy_to_own_slots", lambda self: (copied.append(None), original(self)))
+    prompts = [[*family(5)[-1][:9], 20 + number, 21, 22] for number in range(5)]
+    _, _, saved = run("native", prompts, [9 * number for number in range(5)], rows=13, chunk=31, reuse=True)
+    assert saved == [0, 9, 9, 9, 9]
+    assert not copied
 
 
 def test_clients_share_nothing() -> None:

@@ -119,7 +119,10 @@ WEATHER = '{"name": "weather", "arguments": {"city": "Nara"}}'
         (f"I look.\n<tool_call>{WEATHER}</tool_call>\n<tool_call>{WEATHER}</tool_call>", ["weather", "weather"]),
         (WEATHER, ["weather"]),
         (WEATHER.replace("arguments", "parameters"), ["weather"]),
-        (f"<tool_call>{WEATHER}</tool_call><tool_call>nothing</tool_call>", []),
+        (f"<tool_call>{WEATHER}</tool_call><tool_call>nothing</tool_call>", ["weather"]),
+        ("<tool_call>" * 100_000, []),
+        ('{"name": ["weather"], "arguments": {}}', []),
+        ('{"name": "weather", "arguments": {"city": NaN}}', []),
         (WEATHER.replace("weather", "delete_all"), []),
         ('{"name": "weather", "arguments": "Nara"}', []),
         (f"It rains. {WEATHER}", []),
@@ -128,21 +131,29 @@ WEATHER = '{"name": "weather", "arguments": {"city": "Nara"}}'
     ],
 )
 def test_which_texts_are_calls(text: str, names: list[str]) -> None:
-    assert [call["function"]["name"] for call in find_calls(text, {"weather"})] == names
+    content, calls = find_calls(text, {"weather"})
+    assert [call["function"]["name"] for call in calls] == names
+    assert content == text if not names else "weather" not in content
 
 
-def test_a_free_text_that_is_a_call_becomes_one() -> None:
+def test_text_beside_a_call_is_content() -> None:
+    assert find_calls(f"I look. <tool_call>{WEATHER}</tool_call>\n", {"weather"})[0] == "I look."
+    broken = f"<tool_call>nothing</tool_call><tool_call>{WEATHER}</tool_call>"
+    assert find_calls(broken, {"weather"})[0] == "<tool_call>nothing</tool_call>"
+
+
+def test_a_call_in_free_text_is_found() -> None:
     formatter = Chat("1", 1, "writer", TokenTextCache(chat_tokenizer()), frozenset({"weather"}))
-    pieces = [Piece(0, part, 7) for part in ("<tool_call>", WEATHER, "</tool_call>")]
+    pieces = [Piece(0, part, 7) for part in ("I look. <tool_call>", WEATHER, "</tool_call>")]
     answer = json.loads(
         formatter.response([[*pieces, Piece(0, "", finish_reason="stop")]], trim=True, prompt_tokens=1, cached_tokens=0)
     )
     choice = answer["choices"][0]
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Nara"}'}
-    assert choice["finish_reason"] == "tool_calls"
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", "I look.")
     cut = [*pieces[:2], Piece(0, "", finish_reason="length")]
     answer = json.loads(formatter.response([cut], trim=True, prompt_tokens=1, cached_tokens=0))
-    assert answer["choices"][0]["message"]["content"] == f"<tool_call>{WEATHER}"
+    assert answer["choices"][0]["message"]["content"] == f"I look. <tool_call>{WEATHER}"
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def to_messages(messages: Messages, *, tools: bool = False) -> list[Message]:
                 f"of role user{', tool' if tools else ''} or assistant."
             )
     if not found or (found[-1].role != "tool" and (found[-1].role != "user" or not found[-1].text.strip())):
-        raise UsageError("The last message must be from the user and must not be empty.")
+        raise UsageError("The last message must be from the user (or a tool's result) and must not be empty.")
     return found
 
 

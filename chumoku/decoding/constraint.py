@@ -2,15 +2,16 @@
 
     {"name":        next token ∈ { "  "a  "Kan … }          after a complete value:  next token ∈ { end tokens }
 
-A grammar is JSON, or the JSON that a schema allows. A text that reaches its limit of tokens first is incomplete.
+A grammar is JSON, or the JSON that a schema allows. If max_new_tokens is reached first, the JSON is incomplete.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from chumoku.text.tokenizer import Tokenizer
 
 MAX_DEPTH = 64  # levels of a schema
 MAX_SCHEMA = 1 << 16  # characters
+MAX_MULTIPLES, LARGEST_MULTIPLE = 8, 1000  # of "multipleOf": a large one takes seconds to compile
 _tables: weakref.WeakKeyDictionary[Tokenizer, dict[int, Any]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()  # of the tables
 
 
 class Constraint:
@@ -38,17 +41,15 @@ class Constraint:
         return Constraint(self._matcher.deep_copy(), self._end)
 
     def allowed(self, vocabulary: int) -> Tensor:
-        """Which tokens may come next [V]; only the end tokens after a complete text, or if the grammar is exhausted."""
+        """Which tokens may come next [V]: only the end tokens after a complete text, none if llguidance gave up."""
         allowed = np.zeros(vocabulary, dtype=bool)
         complete = self._matcher.is_accepting()
         if not self._matcher.is_stopped():
             bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
             mask = np.unpackbits(bits, bitorder="little")[:vocabulary].astype(bool)
             allowed[: len(mask)] = mask
-            allowed[self._end] = complete
-        if not allowed.any():
-            allowed[self._end] = True
-        return torch.from_numpy(allowed)
+        allowed[self._end] = complete
+        return torch.from_numpy(allowed & (not self._matcher.is_error()))
 
     def advance(self, token: int) -> None:
         """The text goes on with this token."""
@@ -87,6 +88,25 @@ def check_schema(schema: dict[str, Any]) -> None:
         raise UsageError(f"The JSON schema is not valid: {error}.") from error
     if (size := len(json.dumps(schema))) > MAX_SCHEMA:
         raise UsageError(f"The JSON schema has {size:,} characters; at most {MAX_SCHEMA:,} are allowed.")
+    multiples = list(_values_of("multipleOf", schema))
+    small = all(type(value) is int and 0 < value <= LARGEST_MULTIPLE for value in multiples)
+    if not small or len(multiples) > MAX_MULTIPLES:
+        raise UsageError(
+            f"A JSON schema may have 'multipleOf' {MAX_MULTIPLES} times, with whole numbers up to {LARGEST_MULTIPLE}."
+        )
+
+
+def _values_of(key: str, schema: dict[str, Any]) -> Iterator[Any]:
+    """The values of a key at any depth."""
+    waiting: list[Any] = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if key in value:
+                yield value[key]
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
 
 
 class _Tokens:
@@ -96,17 +116,20 @@ class _Tokens:
         self.tokens = [token_bytes(tokenizer, number) for number in range(tokenizer.size)]
         self.eos_token_id, self.bos_token_id = end, None
         self.special_token_ids = [*tokenizer.specials.values()]
-        self._encode = tokenizer.encode
+        self._tokenizer = weakref.ref(tokenizer)  # which is the key of the table that this is in
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
+        tokenizer = self._tokenizer()
+        text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        return [] if tokenizer is None else tokenizer.encode(text)
 
 
 def _table(tokenizer: Tokenizer, end: int) -> Any:
     """The tokenizer's vocabulary, prepared once."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    prepared = _tables.setdefault(tokenizer, {})
-    if end not in prepared:
-        prepared[end] = LLTokenizer(TokenizerWrapper(_Tokens(tokenizer, end)), n_vocab=tokenizer.size)
-    return prepared[end]
+    with _lock:
+        prepared = _tables.setdefault(tokenizer, {})
+        if end not in prepared:
+            prepared[end] = LLTokenizer(TokenizerWrapper(_Tokens(tokenizer, end)), n_vocab=tokenizer.size)
+        return prepared[end]

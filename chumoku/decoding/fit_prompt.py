@@ -46,7 +46,8 @@ def fit(
         return Prompt(tokens, starts[place])
     raise LengthError(
         f"The last message alone makes a prompt of {len(tokens):,} tokens, but only {most:,} fit beside a reply. "
-        "Shorten it or the system message, ask for a shorter reply, or use a model with a larger context."
+        f"Shorten it{', the tools' if tools else ''} or the system message, ask for a shorter reply, or use a model "
+        "with a larger context."
     )
 
 

@@ -3,7 +3,8 @@
     row in the cache    a b c d e f        new prompt    a b c d x y        copied    a b c d        prefilled    x y
 
 A row is copied only for the client that wrote it: otherwise one client could find out, from the time of an answer or
-the number of cached tokens, what another one has written.
+the number of cached tokens, what another one has written. (The server knows clients by their address: behind a proxy
+that does not pass addresses on, all of its users are one client.)
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
-LEAST = 16  # common tokens from which a copy is made
+MIN_COMMON_TOKENS = 16  # from which a copy is made
 
 
 class CachedRow(NamedTuple):
-    """The tokens of a row that are in the engine's cache, and whose they are."""
+    """The tokens of a row that are in the engine's cache, and the client that wrote them."""
 
     tokens: list[int]
     client: Hashable
-    number: int = 0  # of its request; the oldest rows are removed first
+    request_number: int = 0  # the oldest rows are removed first
 
 
 class Prefix(NamedTuple):
@@ -27,11 +28,11 @@ class Prefix(NamedTuple):
     length: int
 
 
-def count_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens are equal from the beginning."""
-    low, high = 0, min(len(first), len(second))
-    if first[:LEAST] != second[:LEAST]:
-        high = min(high, LEAST)
+def count_common(first: Sequence[int], second: Sequence[int], *, end: int | None = None) -> int:
+    """How many tokens are equal from the beginning, up to `end`."""
+    low, high = 0, min(len(first), len(second), len(first) if end is None else end)
+    if first[:MIN_COMMON_TOKENS] != second[:MIN_COMMON_TOKENS]:
+        high = min(high, MIN_COMMON_TOKENS)
     while low < high:
         middle = (low + high + 1) // 2
         if first[low:middle] == second[low:middle]:
@@ -43,20 +44,21 @@ def count_common(first: Sequence[int], second: Sequence[int]) -> int:
 
 def find_prefix(tokens: Sequence[int], client: Hashable, rows: Iterable[CachedRow]) -> Prefix | None:
     """The row with the longest common beginning, if it is worth a copy; at least one token is left to compute."""
-    lengths = [count_common(tokens[:-1], row.tokens) if row.client == client else 0 for row in rows]
+    end = len(tokens) - 1
+    lengths = [count_common(tokens, row.tokens, end=end) if row.client == client else 0 for row in rows]
     best = max(range(len(lengths)), key=lengths.__getitem__, default=None)
-    return None if best is None or lengths[best] < LEAST else Prefix(best, lengths[best])
+    return None if best is None or lengths[best] < MIN_COMMON_TOKENS else Prefix(best, lengths[best])
 
 
-def is_coming(tokens: Sequence[int], other: Sequence[int], computed: int) -> bool:
+def will_be_cached(tokens: Sequence[int], other: Sequence[int], computed: int) -> bool:
     """Whether a common beginning is worth a copy, and is not computed yet in the other row."""
-    return count_common(tokens[:-1], other) >= max(LEAST, computed + 1)
+    return count_common(tokens, other, end=len(tokens) - 1) >= max(MIN_COMMON_TOKENS, computed + 1)
 
 
 def keep_row(kept: dict[int, CachedRow], row: int, new: CachedRow) -> None:
-    """Add a row to those that are kept, instead of rows of the same client that it begins with."""
+    """Add a row to those that are kept, and remove rows of its client that are a prefix of it."""
     for place, one in list(kept.items()):
         if one.client == new.client and new.tokens[: len(one.tokens)] == one.tokens:
             del kept[place]
-    if len(new.tokens) >= LEAST:
+    if len(new.tokens) >= MIN_COMMON_TOKENS:
         kept[row] = new

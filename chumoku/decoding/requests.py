@@ -89,6 +89,11 @@ class ActiveRequest:
         self.computed, self.sampler.prompt = 0, self.tokens
 
 
+def check_constraint(request: Request) -> None:
+    if request.constraint is not None and request.min_new_tokens:
+        raise UsageError("A text that must follow a grammar ends where the grammar ends: set min_new_tokens to 0.")
+
+
 def check_request(request: Request, engine: Engine) -> None:
     """Refuse a request that the engine cannot compute."""
     if request.max_new_tokens < 0 or request.min_new_tokens < 0 or not request.prompt:
@@ -97,8 +102,7 @@ def check_request(request: Request, engine: Engine) -> None:
             f"or more; they are {request.max_new_tokens} and {request.min_new_tokens}, and the prompt has "
             f"{len(request.prompt)} tokens."
         )
-    if request.constraint is not None and request.min_new_tokens:
-        raise UsageError("A text that must follow a grammar ends where the grammar ends: set min_new_tokens to 0.")
+    check_constraint(request)
     if request.logprobs is not None and request.logprobs < 0:
         raise UsageError(f"logprobs must be 0 or more, not {request.logprobs}.")
     config, source = engine.model.config, request.source

@@ -25,7 +25,7 @@ from chumoku.decoding.batch_sampling import INVALID, BatchSampler
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.fairness import Owner, WaitingQueue, keep_places, row_to_preempt, split_by_owner
 from chumoku.decoding.logprobs import Likelihood, Logprobs
-from chumoku.decoding.prefix_cache import CachedRow, find_prefix, is_coming, keep_row
+from chumoku.decoding.prefix_cache import CachedRow, find_prefix, keep_row, will_be_cached
 from chumoku.decoding.requests import ActiveRequest, check_request
 from chumoku.decoding.requests import Event as Event
 from chumoku.decoding.requests import Request as Request
@@ -251,7 +251,7 @@ class Scheduler:
         end = first + len(prefixes)
         room = self.engine.rows - first - len(entering)
         if prefixes or len(self._kept) > room:
-            newest = sorted(range(first, first + len(self._kept)), key=lambda row: -cached[row].number)[:room]
+            newest = sorted(range(first, first + len(self._kept)), key=lambda row: -cached[row].request_number)[:room]
             rows = [*range(first), *(prefix.row for prefix in prefixes.values())]
             self._select_rows(rows, {row: cached[row] for row in newest})
             lengths = [*self.engine.lengths]
@@ -296,7 +296,9 @@ class Scheduler:
         planned = dict(zip(requests, given, strict=True))
         left, rows = self.chunk - sum(given), [*self._decoding, *requests]
         while left > 0 and len(rows) < self.engine.rows:  # all others are prefilled completely
-            request = next((one for one in self._waiting.in_order(rows) if not self._awaits(one, planned)), None)
+            request = next(
+                (one for one in self._waiting.in_order(rows) if not self._waits_for_prefix(one, planned)), None
+            )
             if request is None:
                 break
             self._waiting.remove(request)
@@ -305,10 +307,10 @@ class Scheduler:
             left -= planned[request]
         return planned
 
-    def _awaits(self, request: ActiveRequest, prefilling: Iterable[ActiveRequest]) -> bool:
+    def _waits_for_prefix(self, request: ActiveRequest, prefilling: Iterable[ActiveRequest]) -> bool:
         """Whether the beginning of this request is being computed for another one, and can be copied soon."""
         own = [one for one in prefilling if self.reuse and one.owner[0] == request.owner[0] and one is not request]
-        return any(is_coming(request.tokens, one.tokens, one.computed) for one in own)
+        return any(will_be_cached(request.tokens, one.tokens, one.computed) for one in own)
 
     def _admit(self) -> list[ActiveRequest]:
         """One waiting request of each owner without a prefilling row, while a row is free or can be preempted."""
@@ -318,7 +320,7 @@ class Scheduler:
         owners = {request.owner for request in self._prefilling}
         while self._waiting and len(owners) < self.chunk:
             for request in self._waiting.in_order(rows, without=owners):
-                if self._awaits(request, [*self._prefilling, *new]):
+                if self._waits_for_prefix(request, [*self._prefilling, *new]):
                     continue
                 other = None if len(rows) < self.engine.rows else row_to_preempt(request, rows, spared=new)
                 if other is not None or len(rows) < self.engine.rows:

@@ -4,9 +4,9 @@
     do_sample                                               false: greedy
     eos_token_id                                            the token or tokens that end a text
 
-A file that sets temperature, top_p, top_k or min_p describes sampling as a whole: what it leaves out is off, as in
-transformers. All other keys are kept for exports and not used; max_new_tokens too, because how long a text may be
-depends on the task.
+A file that sets temperature, top_p, top_k or min_p describes sampling as a whole: what it leaves out is off (where
+transformers would use top_k = 50). All other keys are kept for exports and not used; max_new_tokens too, because how
+long a text may be depends on the task.
 """
 
 from __future__ import annotations

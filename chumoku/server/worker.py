@@ -34,6 +34,10 @@ SLOW_STEP = 0.4  # seconds; after a slower step, fewer prompt tokens are read, b
 MIN_CHUNK, MAX_CHUNK = 16, 256  # prompt tokens in a step
 
 
+NOT_FINITE = "The model's logits are not finite (NaN or infinity), so no token can be chosen."
+NO_JSON = "No token follows the JSON schema: it is too complex (simplify it), or the model's logits are not finite."
+
+
 class Piece(NamedTuple):
     """What one step added to a text."""
 
@@ -66,7 +70,7 @@ class TextTask:
     def process(self, event: Event) -> Piece:
         """Convert an event of the scheduler into a piece."""
         if event.finished == "failed":
-            error = ChumokuError("The model's logits are not finite (NaN or infinity), so no token can be chosen.")
+            error = ChumokuError(NO_JSON if self.request.constraint is not None else NOT_FINITE)
             return Piece(self.place, "", error=to_request_error(error))
         text, reason = "", None
         if event.token is not None:

@@ -102,6 +102,8 @@ class ChatTemplate:
         messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
         try:
             spans = self.render(messages, add_generation_prompt=False)
+        except chat_template_process.TemplateStopped:
+            raise  # it may render next time
         except UsageError:
             return []
         answers = [place for place, span in enumerate(spans) if not span.own and ANSWER in span.text]

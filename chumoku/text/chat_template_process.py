@@ -21,6 +21,10 @@ WORKER = Path(__file__).with_name("chat_template_worker.py")
 KEPT_VARIABLES = ("LD_LIBRARY_PATH", "TZ")  # of the environment; the others, such as passwords, are not passed on
 
 
+class TemplateStopped(UsageError):
+    """The process was stopped while it rendered a template."""
+
+
 class TemplateProcess:
     """The child process. Its methods may be called from any thread."""
 
@@ -48,7 +52,7 @@ class TemplateProcess:
                 raise
             if not answer.endswith(b"\n"):
                 self._child = None
-                raise UsageError(_reason(child.wait()))
+                raise TemplateStopped(_reason(child.wait()))
         result: dict[str, Any] = json.loads(answer)
         return result
 

@@ -15,6 +15,7 @@ from chumoku.decoding import chat, generate
 from chumoku.decoding.arguments import fill_options
 from chumoku.decoding.batch_sampling import SamplerState
 from chumoku.decoding.constraint import constrain_to_json
+from chumoku.decoding.requests import check_constraint
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request
 from chumoku.decoding.stop_strings import TextStream
@@ -114,8 +115,8 @@ def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
     if tools.call is not None:
         one = replace(one, constraint=constrain_to_json(tokenizer, one.end, tools.call))
     elif wanted is not None and wanted.type != "text":
-        rules = None if wanted.json_schema is None else wanted.json_schema.rules
-        one = replace(one, constraint=constrain_to_json(tokenizer, one.end, rules))
+        schema = None if wanted.json_schema is None else wanted.json_schema.json_schema
+        one = replace(one, constraint=constrain_to_json(tokenizer, one.end, schema))
     check_fits(served, one)
     requests = repeat_request(one, body.n or 1, first=0, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
     stop = [*turn.stop, *stop_strings(body)]
@@ -130,6 +131,7 @@ def repeat_request(request: Request, n: int, *, first: int, logprobs: int | None
 
 def check_fits(served: ServedModel, request: Request) -> None:
     """Raise now what the scheduler would raise later, when a stream may have begun."""
+    check_constraint(request)
     size = served.pipeline.config.vocabulary
     if len(request.prompt) > served.capacity:
         raise LengthError(

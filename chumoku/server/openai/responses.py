@@ -173,19 +173,20 @@ class Chat(ResponseFormatter):
         ]
 
     def choice(self, index: int, text: GeneratedText) -> Object:
-        calls = self._calls(text.text, text.finish_reason)
-        said = {"content": None, "tool_calls": calls} if calls else {"content": text.text}
+        content, calls = self._find_calls(text.text, text.finish_reason)
+        fields: Object = {"content": content or None, "tool_calls": calls} if calls else {"content": content}
         return {
             "index": index,
-            "message": {"role": "assistant", **said, "refusal": None},
+            "message": {"role": "assistant", **fields, "refusal": None},
             "logprobs": self._logprobs(text.logprobs),
             "finish_reason": "tool_calls" if calls else text.finish_reason,
         }
 
     def chunk_choice(self, piece: Piece, text: GeneratedText, logprobs: Sequence[TokenLogprob]) -> Object:
-        calls = self._calls(piece.text, piece.finish_reason)
-        numbered = [{"index": number, **call} for number, call in enumerate(calls)]
-        delta: Object = {"tool_calls": numbered} if calls else {"content": piece.text} if piece.text else {}
+        content, calls = self._find_calls(piece.text, piece.finish_reason)
+        delta: Object = {"content": content} if content else {}
+        if calls:
+            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
         return {
             "index": piece.text_index,
             "delta": delta,
@@ -193,9 +194,9 @@ class Chat(ResponseFormatter):
             "finish_reason": "tool_calls" if calls else piece.finish_reason,
         }
 
-    def _calls(self, text: str, finish_reason: str | None) -> list[Object]:
-        """The calls of functions in a complete text."""
-        return find_calls(text, self.functions) if self.functions and finish_reason == "stop" else []
+    def _find_calls(self, text: str, finish_reason: str | None) -> tuple[str, list[Object]]:
+        """The content and the calls of functions of a complete text."""
+        return find_calls(text, self.functions) if self.functions and finish_reason == "stop" else (text, [])
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Object | None:
         if not logprobs:

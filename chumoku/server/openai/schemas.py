@@ -143,7 +143,8 @@ class Message(BaseModel):
         extra: dict[str, Any] = {} if self.tool_call_id is None else {"tool_call_id": self.tool_call_id}
         if self.tool_calls is not None:
             extra["tool_calls"] = [_call_fields(call) for call in self.tool_calls]
-        return {"role": "system" if self.role == "developer" else self.role, "content": self.text, **extra}
+        content = None if self.content is None else self.text
+        return {"role": "system" if self.role == "developer" else self.role, "content": content, **extra}
 
 
 def _call_fields(call: ToolCall) -> dict[str, Any]:
@@ -182,7 +183,7 @@ class ToolChoice(BaseModel):
     function: FunctionName
 
 
-class Schema(BaseModel):
+class NamedSchema(BaseModel):
     """A JSON schema as OpenAI wraps it; `strict` makes no difference, because the output always follows the schema."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
@@ -190,14 +191,14 @@ class Schema(BaseModel):
     name: Name | None = None
     description: Text | None = None
     strict: bool | None = None
-    rules: Annotated[JsonSchema, Field(alias="schema")]
+    json_schema: Annotated[JsonSchema, Field(alias="schema")]
 
 
-class Format(BaseModel):
+class ResponseFormat(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: Schema | None = None
+    json_schema: NamedSchema | None = None
 
     @model_validator(mode="after")
     def check_schema(self) -> Self:
@@ -211,7 +212,7 @@ class Chat(GenerationOptions):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
-    response_format: Format | None = None
+    response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(min_length=1, max_length=128, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None  # the model decides

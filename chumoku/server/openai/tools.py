@@ -3,14 +3,14 @@
     <tool_call>{"name": "weather", "arguments": {"city": "Nara"}}</tool_call>        Qwen, SmolLM3, Hermes
     {"name": "weather", "parameters": {"city": "Nara"}}                              Llama 3
 
-With tool_choice "auto" the model writes freely, and a text of one of these forms becomes calls. With "required" or a
-function's name, decoding is constrained to a call whose arguments follow the function's schema.
+With tool_choice "auto" the model writes freely; calls in tags, and a text that is one call, are found when it is
+complete, and text beside tags stays content. With "required" or a function's name, decoding is constrained to a call
+whose arguments follow the function's schema.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from chumoku.errors import UsageError
 from chumoku.server.openai import schemas
 
 Object = dict[str, Any]
-TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 class Tools(NamedTuple):
@@ -60,21 +60,35 @@ def _call_schema(function: schemas.Function) -> Object:
     }
 
 
-def find_calls(text: str, names: Collection[str]) -> list[Object]:
-    """The calls of these functions that a text consists of or has in tags, as in OpenAI's API; none for other texts."""
-    calls = [_read_call(one, names) for one in TAGGED.findall(text) or [text]]
-    return [] if None in calls else [call for call in calls if call is not None]
+def find_calls(text: str, names: Collection[str]) -> tuple[str, list[Object]]:
+    """The text without calls, and the calls of these functions as in OpenAI's API; what is not a call stays text."""
+    if (whole := _read_call(text, names)) is not None:
+        return "", [whole]
+    first, *tagged = text.split(OPEN)
+    rest, calls = [first], []
+    for part in tagged:
+        inside, closed, after = part.partition(CLOSE)
+        call = _read_call(inside, names) if closed else None
+        if call is None:
+            rest.append(OPEN + part)
+        else:
+            calls.append(call)
+            rest.append(after)
+    return ("".join(rest).strip() if calls else text), calls
 
 
 def _read_call(text: str, names: Collection[str]) -> Object | None:
     try:
-        call = json.loads(text)
+        call = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(call, dict) or call.get("name") not in names:
+    call = call if isinstance(call, dict) else {}
+    name, arguments = call.get("name"), call.get("arguments", call.get("parameters"))
+    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
         return None
-    arguments = call.get("arguments", call.get("parameters"))
-    if not isinstance(arguments, dict):
-        return None
-    function = {"name": call["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
+    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

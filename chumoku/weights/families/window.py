@@ -20,6 +20,8 @@ def read_window(values: Values, title: str, *, local: Sequence[bool]) -> dict[st
     if types is not None:
         if not isinstance(types, list) or set(map(str, types)) - {LOCAL, FULL}:
             raise UsageError(f"This {title} has layer_types other than {LOCAL} and {FULL}.")
+        if len(types) != (layers := read_number(values, "num_hidden_layers")):
+            raise UsageError(f"This {title} has {len(types)} layer_types for {layers} layers.")
         local = [kind == LOCAL for kind in types]
     if not any(local):
         return {}

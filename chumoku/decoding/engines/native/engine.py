@@ -92,20 +92,23 @@ class NativeEngine(Rows):
 
     def truncate(self, lengths: Sequence[int]) -> None:
         self.check_lengths(lengths)
-        if self._shared and self._would_overwrite(lengths):
-            self._copy_to_own_slots()
+        conflicts = self._find_conflicts(lengths) if self._shared else set()
         self.lengths = list(lengths)
+        if conflicts:
+            self._assign_slots([None if row in conflicts else slot for row, slot in enumerate(self._slots)])
 
     def select_rows(self, rows: Sequence[int]) -> None:
         self.check_selection(rows)
         # Rows that share positions need their own slots. If all rows have the same length, no cached position lies
-        # where any of them will write, and each place keeps its slot; otherwise the first copy of a row keeps the slot.
+        # where any of them will write, and each place keeps its slot. Otherwise the row that stays in its place keeps
+        # the slot, or else the last copy (the scheduler's kept rows come last, and new copies are truncated).
         shared, alike = len(set(rows)) < len(rows), len(set(self.lengths)) == 1
         if shared and alike:
             slots = [self._slots[place] if place < self.live else None for place in range(len(rows))]
         else:
-            firsts = {row: place for place, row in reversed(list(enumerate(rows)))}
-            slots = [self._slots[row] if firsts[row] == place else None for place, row in enumerate(rows)]
+            keeper = {row: place for place, row in enumerate(rows)}
+            keeper |= {row: row for row in keeper if row < len(rows) and rows[row] == row}
+            slots = [self._slots[row] if keeper[row] == place else None for place, row in enumerate(rows)]
         self._shared = self._shared or shared
         self.lengths = [self.lengths[row] for row in rows]
         used = max(self.lengths, default=0)
@@ -128,15 +131,15 @@ class NativeEngine(Rows):
         if not enough:
             self._copy_to_own_slots()
 
-    def _would_overwrite(self, lengths: Sequence[int]) -> bool:
-        """Whether a row of one of these lengths would write its next tokens where another row has a position."""
+    def _find_conflicts(self, lengths: Sequence[int]) -> set[int]:
+        """The rows that, cut to these lengths, would write their next tokens where another row has a position."""
         shorter = [row for row, length in enumerate(lengths) if length < self.lengths[row]]
-        return any(
-            bool((self._origin[other, lengths[row] : length] == self._slots[row]).any())
+        return {
+            row
             for row in shorter
             for other, length in enumerate(lengths)
-            if other != row
-        )
+            if other != row and bool((self._origin[other, lengths[row] : length] == self._slots[row]).any())
+        }
 
     def _copy_to_own_slots(self) -> None:
         """Copy all cached positions of each row into its own slot."""
