@@ -453,19 +453,20 @@ def test_groups_contain_every_claim_once() -> None:
 
 
 @pytest.mark.slow
-def test_short_run_of_all_claims(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every claim gets a verdict, numbers and an article on the page, with far fewer steps than in a quick run."""
+def test_short_run_of_many_claims(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gets a verdict, numbers and an article on the page, with far fewer steps than in a quick run."""
+    some = [*CLAIMS][::3]
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr(Budget, "steps", lambda self, full, minimum=1: min(minimum, 8) if minimum < 500 else minimum)
-    ended = ask("run", "all", "--quick", "--json")
+    ended = ask("run", *some, "--quick", "--json")
     assert ended.code == 0, ended.err
     output = json.loads(ended.out)
-    assert [result["id"] for result in output["results"]] == list(CLAIMS)
+    assert [result["id"] for result in output["results"]] == some
     assert output["verdicts"][runner.FAILED] == 0
     judged = {result["id"] for result in output["results"] if result["verdict"] != NOT_JUDGED}
-    assert judged == set(TRAINING_INDEPENDENT)
+    assert judged == {*TRAINING_INDEPENDENT} & {*some}
     html = (tmp_path / "runs/lab-quick/report.html").read_text("utf-8")
-    for id in CLAIMS:
+    for id in some:
         assert f'href="#{id}"' in html
         assert f'id="{id}"' in html
         result, figure = runner.read_result(tmp_path / "runs/lab-quick", id)

@@ -820,10 +820,14 @@ def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tm
 
 @pytest.mark.slow
 def test_runs_survive_kills_and_damage_is_noticed() -> None:
-    """A few of each; `make faults` runs all of them."""
-    command = [sys.executable, str(Path(__file__).parent / "faults.py"), "--cuts=1", "--kills=12", "--flips=50"]
+    """Every setting and kind once, and a few of the rest; `make faults` runs all of them."""
+    few = ["--runs=4", "--cuts=1", "--kills=5", "--flips=17"]
+    command = [sys.executable, str(Path(__file__).parent / "faults.py"), *few]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert finished.stdout.count("every tensor equal") == 12
+    resumed = [line.split(": ")[1].split(", ") for line in finished.stdout.splitlines() if "every tensor equal" in line]
+    assert {kind for kind, _ in resumed} == {*KINDS}
+    assert [setting for _, setting in resumed] == [*dict.fromkeys(setting for _, setting in resumed)]
+    assert len(resumed) == 4
     assert "every checkpoint is intact" in finished.stdout
     assert "all noticed" in finished.stdout
