@@ -76,7 +76,7 @@ def family(size: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(
     rows=st.integers(1, 6),
     chunk=st.integers(1, 41),

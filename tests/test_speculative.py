@@ -93,7 +93,7 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
     return float(torch.special.gammaincc(torch.tensor((len(pairs) - 1) / 2), torch.tensor(distance / 2)))
 
 
-def sampled(choice: SamplingOptions, *, samples: int = 3000) -> float:
+def sampled(choice: SamplingOptions, *, samples: int = 1500) -> float:
     target, draft, prompt = Table(1), Table(2), [3]
     counts: Counter[tuple[int, ...]] = Counter()
     for one in choice.for_rows(samples):
