@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from chumoku.models.model import EncoderDecoderModel, Model
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.bundle_weights import tensors_of
+from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
 
 VOCABULARY, OTHER = 263, 269
@@ -109,6 +113,27 @@ def save_variant(name: str, folder: Path) -> nn.Module:
         file = folder / "model.safetensors"
         save_file({**load_file(file), **tables}, file, {"format": "pt"})
     return theirs
+
+
+def export(model: Model, folder: Path) -> Path:
+    """Write a transformers folder with a byte tokenizer."""
+    folder.mkdir()
+    tokenizer = byte_tokenizer()
+    write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
+    return folder
+
+
+def edit_config(folder: Path, **values: Any) -> None:
+    """Change values in the folder's config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def equal_models(first: Model, second: Model) -> bool:
+    """Whether configs and tensors are the same, bit for bit."""
+    ours, others = tensors_of(first), tensors_of(second)
+    same = ours.keys() == others.keys() and all(torch.equal(ours[name], others[name]) for name in ours)
+    return first.config == second.config and same
 
 
 def make_twins(theirs: nn.Module, folder: Path) -> tuple[Model, nn.Module]:

@@ -353,3 +353,19 @@ def test_the_server_uses_the_template(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="cannot render this conversation: it says: no user") as caught:
         _make_plan(models["refusing"], bodies["refusing"])
     assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+def test_a_stopped_process_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise replies would no longer end at the template's end token."""
+    tokenizer = tokenizer_with()
+    template = tokenizer.chat_template
+    assert template is not None
+
+    def stop(request: object) -> dict[str, object]:
+        raise chat_template_process.TemplateStopped("The model's chat template was stopped.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(chat_template_process, "ask", stop)
+        with pytest.raises(UsageError, match="was stopped"):
+            template.find_end_tokens(tokenizer)
+    assert template.find_end_tokens(tokenizer) == [tokenizer.specials["<|im_end|>"]]

@@ -208,6 +208,7 @@ def test_the_server_answers_in_json(client: openai.OpenAI) -> None:
         ({"type": "xml"}, {}, "response_format"),
         ({"type": "json_schema", "json_schema": {"schema": {"type": "cat"}}}, {}, "cannot be used"),
         ({"type": "json_object"}, {"extra_body": {"min_tokens": 7}}, "min_new_tokens"),
+        ({"type": "json_object"}, {"extra_body": {"min_tokens": 7}, "stream": True}, "min_new_tokens"),
     ],
 )
 def test_wrong_formats_are_refused(client: openai.OpenAI, response_format: Any, options: Any, reason: str) -> None:

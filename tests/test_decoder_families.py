@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from bundles import byte_tokenizer
-from foreign import ROPE, VOCABULARY, llama, outputs_of_both, randomize, save_model
+from foreign import ROPE, VOCABULARY, equal_models, llama, outputs_of_both, randomize, save_model
 from safetensors.torch import load_file
 from torch import nn
 
@@ -20,7 +20,6 @@ from chumoku import lora
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.families import FAMILIES, find_family, transformers_rows
 from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
@@ -127,10 +126,7 @@ def test_models_equal_transformers_in_both_directions(name: str, tmp_path: Path)
     family = FAMILIES[theirs.config.model_type]
     write_folder(tmp_path / "ours", first, Tokenizers(byte_tokenizer(), byte_tokenizer()), family=family)
     again = load(tmp_path / "ours").model
-    assert again.config == first.config
-    tensors, others = tensors_of(first), tensors_of(again)
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
+    assert equal_models(again, first)
     reopened = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
     assert type(reopened) is type(theirs)
     output, expected = outputs_of_both(again, reopened)
@@ -184,6 +180,7 @@ def test_gemma_without_unit_offset_is_exported(tmp_path: Path) -> None:
             {"use_sliding_window": True, "sliding_window": 5, "layer_types": ["chunked_attention"] * 2},
             "layer_types",
         ),
+        ("gemma2", {"layer_types": ["sliding_attention", "full_attention"]}, "2 layer_types for"),
         ("smollm3", {"no_rope_layers": [0, 1, 1, 1, 1]}, "every n-th"),
         ("smollm3", {"no_rope_layers": [1]}, "every layer"),
         ("qwen3 experts", {"norm_topk_prob": False}, "norm_topk_prob"),

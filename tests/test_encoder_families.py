@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from bundles import byte_tokenizer
-from foreign import VOCABULARY, randomize, save_model
+from foreign import VOCABULARY, edit_config, equal_models, export, randomize, save_model
 from torch import Tensor, nn
 
 import chumoku
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.convert import convert
 from chumoku.weights.families import find_family, transformers_rows
 from chumoku.weights.families.table import select_rows
-from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
 
 CLOSE = 1e-5
@@ -96,13 +93,6 @@ def save_variant(name: str, folder: Path) -> nn.Module:
     return theirs
 
 
-def export(model: Model, folder: Path) -> Path:
-    folder.mkdir()
-    tokenizer = byte_tokenizer()
-    write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
-    return folder
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path) -> None:
     theirs = save_variant(name, tmp_path / "theirs")
@@ -116,10 +106,7 @@ def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path
     ours, expected = outputs_of_both(first, auto.from_pretrained(folder).eval())
     assert (ours - expected).abs().max() <= CLOSE
     again = load(folder).model
-    assert again.config == first.config
-    tensors, others = tensors_of(first), tensors_of(again)
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
+    assert equal_models(again, first)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -143,8 +130,7 @@ def test_conversions_are_certified(name: str, tmp_path: Path) -> None:
 
 def test_a_cut_table_of_positions_is_refused(tmp_path: Path) -> None:
     save_variant("roberta", tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "max_position_embeddings": 61}))
+    edit_config(tmp_path, max_position_embeddings=61)
     with pytest.raises(UsageError, match="61"):
         load(tmp_path)
 
@@ -165,8 +151,7 @@ def test_a_cut_table_of_positions_is_refused(tmp_path: Path) -> None:
 )
 def test_unsupported_modernberts_are_refused(key: str, value: object, tmp_path: Path) -> None:
     save_variant("modernbert", tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    edit_config(tmp_path, **{key: value})
     with pytest.raises(UsageError):
         load(tmp_path)
 

@@ -17,6 +17,9 @@ from foreign import (
     VARIANTS,
     VOCABULARY,
     bert,
+    edit_config,
+    equal_models,
+    export,
     llama,
     marian,
     outputs_of_both,
@@ -39,23 +42,15 @@ from chumoku.evaluation.perplexity import score_text
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.backend import set_prefix_and_suffix
-from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.families import FAMILIES, find_family, transformers_rows
 from chumoku.weights.families.table import check_tensors, half_order, head_order, reorder_heads, select_rows
 from chumoku.weights.formats import hub, safetensors_source
-from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder, write_folder
+from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder
 from chumoku.weights.open_model import identify_model, load, read_model_config
 
 peft = LazyModule("peft")
 CLOSE = 1e-5
-
-
-def export(model: chumoku.models.model.Model, folder: Path) -> Path:
-    folder.mkdir()
-    tokenizer = byte_tokenizer()
-    write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
-    return folder
 
 
 def reopen(folder: Path, like: torch.nn.Module) -> torch.nn.Module:
@@ -76,10 +71,7 @@ def test_import_export_import_is_the_identity(name: str, tmp_path: Path) -> None
     first = load(tmp_path / "theirs").model
     folder = export(first, tmp_path / "ours")
     again = load(folder).model
-    assert again.config == first.config
-    tensors, others = tensors_of(first), tensors_of(again)
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
+    assert equal_models(again, first)
     output, expected = outputs_of_both(again, reopen(folder, theirs))
     assert (output - expected).abs().max() <= CLOSE
     kept = load_file(tmp_path / "theirs" / "model.safetensors")
@@ -250,8 +242,7 @@ def test_sentence_transformers_layout(tmp_path: Path) -> None:
 )
 def test_unsupported_configs_are_refused(name: str, key: str, value: object, tmp_path: Path) -> None:
     save_variant(name, tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    edit_config(tmp_path, **{key: value})
     with pytest.raises(UsageError):
         load(tmp_path)
 

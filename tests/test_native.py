@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import dataclasses
 import itertools
 import os
 import platform
@@ -43,10 +44,11 @@ from chumoku.decoding.engines.native.pack import (
     layout_of,
 )
 from chumoku.decoding.engines.open_engine import open_engine
+from chumoku.decoding.engines.pytorch_only import SUPPORTED
 from chumoku.decoding.generate import generate
 from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
-from chumoku.models.config import RotarySettings
+from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.nn.gguf_blocks import BLOCK_KINDS
@@ -653,3 +655,23 @@ def test_stored_kinds_know_their_formula() -> None:
     q = torch.arange(-31, 33, dtype=torch.int8).view(1, 2, GROUP)
     found = Int8(q, torch.tensor([[0.5, 2.0]]).half()).dequantize()
     assert found[0, [0, 31, 32]].tolist() == [-15.5, 0.0, 2.0]
+
+
+COMPUTED_BY_FAST_ENGINES = {
+    *("kind", "vocabulary", "source_vocabulary", "context", "width", "layers", "encoder_layers", "heads", "kv_heads"),
+    *("head_width", "attention_bias", "feedforward", "feedforward_width", "pairing", "rotary", "sinusoidal", "norm"),
+    *("norm_epsilon", "bias", "scale_embedding", "embedding_norm", "segments", "share_embeddings", "tie_output"),
+    *("output_bias", "head", "dropout", "initialization"),
+}
+REFUSED_BY_NAME = {"experts", "experts_per_token", "attention_window", "position"}
+NO_EFFECT_WITHOUT_ANOTHER = {"relative_clip", "relative_buckets", "relative_max_distance"}
+NO_EFFECT_WITHOUT_ANOTHER |= {"full_attention_every", "full_attention_first"}
+ONLY_FOR_ENCODERS = {"pooling", "normalize", "max_seq_length", "prompts"}
+
+
+def test_every_config_key_is_known_to_the_fast_engines():
+    """A new key must be computed by them or refused, or they would silently ignore it."""
+    known = COMPUTED_BY_FAST_ENGINES | REFUSED_BY_NAME | NO_EFFECT_WITHOUT_ANOTHER | ONLY_FOR_ENCODERS
+    keys = {field.name for field in dataclasses.fields(ModelConfig)}
+    assert keys == known | SUPPORTED.keys()
+    assert not known & SUPPORTED.keys()

@@ -15,10 +15,10 @@ import pytest
 import torch
 import transformers
 from cells import Cell, model_of
-from foreign import VOCABULARY
+from foreign import VOCABULARY, export
 from lazy import LazyModule
 from safetensors.torch import load_file, save_file
-from test_foreign import export, random_model
+from test_foreign import random_model
 from test_lora import EVERYTHING, answer, attach_trained, copy_state, randomize_adapter, states_equal
 from torch import Tensor, nn
 

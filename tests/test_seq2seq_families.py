@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from bundles import byte_tokenizer
-from foreign import VOCABULARY, randomize, save_model
+from foreign import VOCABULARY, edit_config, equal_models, export, randomize, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -22,12 +22,10 @@ from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.text.tokenizer import with_prefix_and_suffix, with_roles
-from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.convert import convert
 from chumoku.weights.families import find_family
 from chumoku.weights.families.table import select_rows
-from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
 
 CLOSE = 1e-5
@@ -88,13 +86,6 @@ def outputs_of_both(ours: Model, theirs: nn.Module) -> tuple[Tensor, Tensor]:
     return ours(source, target, source_mask=real).logits, expected
 
 
-def export(model: Model, folder: Path) -> Path:
-    folder.mkdir()
-    tokenizer = byte_tokenizer()
-    write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
-    return folder
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path) -> None:
     theirs = save_variant(name, tmp_path / "theirs")
@@ -107,10 +98,7 @@ def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path
     ours, expected = outputs_of_both(first, transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval())
     assert (ours - expected).abs().max() <= CLOSE
     again = load(folder).model
-    assert again.config == first.config
-    tensors, others = tensors_of(first), tensors_of(again)
-    assert tensors.keys() == others.keys()
-    assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
+    assert equal_models(again, first)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -161,8 +149,7 @@ def test_conversions_are_certified(name: str, target: str, tmp_path: Path) -> No
 )
 def test_unsupported_configs_are_refused(name: str, key: str, value: object, tmp_path: Path) -> None:
     save_variant(name, tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    edit_config(tmp_path, **{key: value})
     with pytest.raises(UsageError):
         load(tmp_path)
 
@@ -185,8 +172,7 @@ def test_text_is_framed_as_in_transformers(tmp_path: Path) -> None:
     theirs = save_variant("bart", tmp_path / "theirs")
     tokenizer = with_prefix_and_suffix(byte_tokenizer(), ["<s>"], ["</s>"])
     tokenizer.save(tmp_path / "theirs" / "tokenizer.json")
-    path = tmp_path / "theirs" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder_start_token_id": 2}))
+    edit_config(tmp_path / "theirs", decoder_start_token_id=2)
     pipeline = chumoku.load(tmp_path / "theirs")
     source = torch.tensor([[1, *tokenizer.encode("a cat"), 2]])
     options = {"max_new_tokens": 13, "do_sample": False, "num_beams": 1, "decoder_start_token_id": 2}

@@ -90,11 +90,16 @@ def chat(
         )
 
     if sys.stdin.isatty():
-        import readline  # noqa: F401 - importing it gives input() its editing keys
-
-        note(f"Sampling: {sampling.describe()}.")
-        note(f"Format {form}. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply.")
+        prepare_terminal(sampling.describe(), form)
     run_chat(answer, system_messages, as_json)
+
+
+def prepare_terminal(sampling: str, format: str) -> None:
+    """Give input() its editing keys, and say how the chat works."""
+    import readline  # noqa: F401 - importing it is enough
+
+    note(f"Sampling: {sampling}.")
+    note(f"Format {format}. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply.")
 
 
 def run_chat(answer: Callable[[list[Message]], Reply], system: list[Message], as_json: bool) -> None:

@@ -322,7 +322,7 @@ def with_prefix_and_suffix(
 
 
 def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
-    """A copy of a tokenizer in which these tokens have these roles; the same tokenizer if there are none."""
+    """A copy of the tokenizer with these roles added (name of a role → id of a token), or itself if there are none."""
     if not roles:
         return tokenizer
     before, after = (list(map(tokenizer.token, ids)) for ids in tokenizer.prefix_and_suffix)

@@ -22,7 +22,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 def find_pytorch_only(config: ModelConfig) -> str | None:
-    """The first setting that only the PyTorch engine supports, such as "parallel = True"; None if there is none."""
+    """A setting of this config that only the PyTorch engine supports, such as "parallel = True", if it has one."""
     for key, supported in SUPPORTED.items():
         if (value := getattr(config, key)) not in supported:
             return f"{key} = {value!r}"

@@ -66,7 +66,7 @@ def open_gguf(path: Path | str) -> Gguf:
 
 
 def as_quantized(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8 | Blocks | None:
-    """A view of a matrix as a quantized type that we compute with, without loss; None if there is none."""
+    """The matrix of a GGUF type as one of our quantized types, without copying or rounding; None for other types."""
     if len(shape) != 2 or TYPES_BY_NAME[name].dtype is not None:
         return None
     if name.lower() in BLOCK_KINDS:
