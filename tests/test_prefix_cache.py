@@ -132,6 +132,20 @@ def test_copies_of_kept_rows_do_not_copy_the_cache(monkeypatch: pytest.MonkeyPat
     assert not copied
 
 
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_copy_leaves_the_row_it_came_from_unchanged(kind: str) -> None:
+    """The second prompt begins like the first and goes on differently; the third is the first again."""
+    root = family(5)[-1][:9]
+    first, second = [*root, 20, 21, 22, 23], [*root, 13, 12, 11, 10]
+    prompts, arrivals = [first, second, first, second], [0, 9, 18, 27]
+    plain, _, _ = run(kind, prompts, arrivals, rows=13, chunk=31, reuse=False)
+    texts, _, saved = run(kind, prompts, arrivals, rows=13, chunk=31, reuse=True)
+    assert saved == [0, 9, 12, 12]
+    for text, expected in zip(texts, plain, strict=True):
+        assert [token for token, _ in text] == [token for token, _ in expected]
+        assert [logprob for _, logprob in text] == pytest.approx([logprob for _, logprob in expected], abs=1e-4)
+
+
 def test_clients_share_nothing() -> None:
     prompt = family(5)[-1]
     arrivals = [0, 9, 18, 27]
