@@ -49,17 +49,19 @@ Bias = Annotated[
 ]
 
 
-class ModelRequest(BaseModel):
-    """The base of all requests to a model."""
+class StrictModel(BaseModel):
+    """The base of all bodies: no unknown fields, no conversion of types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class ModelRequest(StrictModel):
+    """The base of all requests to a model."""
 
     model: Name
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class StreamOptions(StrictModel):
     include_usage: bool = False
 
 
@@ -92,31 +94,23 @@ class Completion(GenerationOptions):
     best_of: Literal[1] | None = None
 
 
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class Part(StrictModel):
     type: Literal["text"]
     text: Text
 
 
-class FunctionCall(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class FunctionCall(StrictModel):
     name: Name
     arguments: Text  # JSON
 
 
-class ToolCall(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class ToolCall(StrictModel):
     id: Name
     type: Literal["function"] = "function"
     function: FunctionCall
 
 
-class Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class Message(StrictModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     name: Name | None = None  # accepted from clients, but not shown to the model
     content: Text | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)] | None = None
@@ -154,39 +148,31 @@ def _call_fields(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
 
 
-class Function(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class Function(StrictModel):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$", max_length=64)]
     description: Text | None = None
     parameters: JsonSchema | None = None
     strict: bool | None = None
 
 
-class Tool(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class Tool(StrictModel):
     type: Literal["function"]
     function: Function
 
 
-class FunctionName(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class FunctionName(StrictModel):
     name: Name
 
 
-class ToolChoice(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class ToolChoice(StrictModel):
     type: Literal["function"]
     function: FunctionName
 
 
-class NamedSchema(BaseModel):
+class NamedSchema(StrictModel):
     """A JSON schema as OpenAI wraps it; `strict` makes no difference, because the output always follows the schema."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     name: Name | None = None
     description: Text | None = None
@@ -194,9 +180,7 @@ class NamedSchema(BaseModel):
     json_schema: Annotated[JsonSchema, Field(alias="schema")]
 
 
-class ResponseFormat(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class ResponseFormat(StrictModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
@@ -239,9 +223,7 @@ class Translation(ModelRequest):
     stream: Literal[False] = False
 
 
-class Session(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
+class Session(StrictModel):
     key: Annotated[str, Field(max_length=1024)]
 
 
