@@ -17,8 +17,10 @@ from chumoku.data.prepared import Pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter
 from chumoku.errors import ChumokuError
 from chumoku.nn.attention import attend, attend_packed
-from chumoku.nn.packing import has_kernel, make_packing, positions_from_starts, sequence_numbers
+from chumoku.nn.gpu_kernels import has_kernels
+from chumoku.nn.packing import make_packing, positions_from_starts, sequence_numbers
 from chumoku.text.special_tokens import Roles
+from chumoku.training import distributed
 from chumoku.training.distributed import World, single_cpu_thread, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.recipe import read_recipe
@@ -137,7 +139,7 @@ def test_attention_stays_within_sequences(device, causal, heads):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_the_kernel_is_for_half_precision_where_triton_is_installed(dtype):
-    assert has_kernel(SimpleNamespace(device=torch.device("cuda"), dtype=dtype)) == (
+    assert has_kernels(SimpleNamespace(device=torch.device("cuda"), dtype=dtype)) == (
         importlib.util.find_spec("triton") is not None and dtype.itemsize == 2
     )
 
@@ -260,7 +262,7 @@ def test_training_with_packing_learns_and_resumes(tmp_path):
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_gpu_without_the_kernel_is_refused(monkeypatch, precision):
     """One call of attention for each sentence would be very slow."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(distributed, "TRITON", False)
     settings = read_recipe(
         {
             "model": {"preset": "tiny-encoder-decoder", "position": "none"},

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
@@ -18,6 +17,7 @@ from chumoku.nn import masks
 from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
 from chumoku.nn.block import Block
 from chumoku.nn.cache import Cache, KeyValue
+from chumoku.nn.dropout import dropout
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
@@ -149,7 +149,7 @@ class Stack(nn.Module):
             x = x + self.segment(torch.zeros_like(tokens) if segments is None else segments)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        return tap(self, "embedding", F.dropout(x, self.dropout, self.training))
+        return tap(self, "embedding", dropout(x, self.dropout, self.training))
 
     def attention_context(
         self,
@@ -252,7 +252,7 @@ def store_rotation(rotation: Rotation | None) -> Rotation | None:
     """Return the rotation; in a compiled step on a GPU, stored, so that no layer computes its sines again."""
     if rotation is None or rotation.cos.device.type != "cuda" or not torch.compiler.is_compiling():
         return rotation
-    from chumoku.nn.packed_kernels import compute_once
+    from chumoku.nn.rotary_kernel import compute_once
 
     return rotation._replace(cos=compute_once(rotation.cos), sin=compute_once(rotation.sin))
 

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue, LayerCache
+from chumoku.nn.gpu_kernels import has_kernels
+from chumoku.nn.joined_attention import attend_joined
 from chumoku.nn.norms import RMSNorm
-from chumoku.nn.packing import Packing, has_kernel
+from chumoku.nn.packing import Packing
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.positions import RelativePositions, Rotation, rotate
 from chumoku.nn.soft_cap import soft_cap
@@ -118,7 +120,7 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, packing: Packing, *
     """Return `attend` within each sequence of a packed row, [1, H, T, K], without a mask [T, S]."""
     key, value = repeat_kv(key, query), repeat_kv(value, query)
     output: Tensor
-    if not has_kernel(query):
+    if not has_kernels(query):
         if not torch.compiler.is_compiling():
             return _attend_one_by_one(query, key, value, packing, causal)
         # The compiler would compile it again for every batch, because the lengths differ.
@@ -236,7 +238,11 @@ class Attention(nn.Module):
         cache: this layer's part of a cache; the new keys and values are appended to it.
         """
         if source is None and self._can_fuse_projections():
-            query, key, value = self._project_fused(x)
+            joined = self._project_joined(x)
+            attended = attend_joined(self, joined, context) if cache is None else None
+            if attended is not None:
+                return self._join_heads(attended)
+            query, key, value = self._split_joined(joined)
         else:
             query = self._split(self.query(x), self.query_norm)
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
@@ -249,6 +255,9 @@ class Attention(nn.Module):
         context = context._replace(bias=self._bias(query, context))
         heads = self._attend(query, key, value, context)
         self._record(query, key, value, context)
+        return self._join_heads(heads)
+
+    def _join_heads(self, heads: Tensor) -> Tensor:
         heads = tap(self, "heads", heads)
         return tap(self, "output", self.output(heads.transpose(1, 2).flatten(2)))
 
@@ -279,12 +288,15 @@ class Attention(nn.Module):
             return False
         return all(isinstance(part, nn.Linear) for part in (self.query, self.key, self.value))
 
-    def _project_fused(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project_joined(self, x: Tensor) -> Tensor:
         """Compute queries, keys and values in one matrix product; saves 6 % of a compiled GPT-2 training step."""
         parts = (self.query, self.key, self.value)
         bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
-        qkv = F.linear(x, torch.cat([part.weight for part in parts]), bias)
-        query, key, value = torch.split(qkv, [part.out_features for part in parts], dim=-1)
+        return F.linear(x, torch.cat([part.weight for part in parts]), bias)
+
+    def _split_joined(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        widths = [part.out_features for part in (self.query, self.key, self.value)]
+        query, key, value = torch.split(joined, widths, dim=-1)
         return self._split(query, self.query_norm), self._split(key, self.key_norm), self._split(value)
 
     def _split(self, x: Tensor, norm: RMSNorm | None = None) -> Tensor:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
 from chumoku.nn.cache import KeyValue, LayerCache
+from chumoku.nn.dropout import dropout
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.tap import tap
@@ -117,7 +117,7 @@ class Block(nn.Module):
                 return x + self._drop(norm("output_norm", sublayer(norm("norm", start))))
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
     def _feedforward(self, x: Tensor, losses: RouterLosses | None) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):

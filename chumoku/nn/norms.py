@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
+from chumoku.nn.gpu_kernels import has_kernels
 from chumoku.nn.plain import plain_formulas
 
 
@@ -79,6 +80,11 @@ class RMSNorm(nn.Module):
             return rms_norm(upcast(x), self.factor(), self.epsilon).to(x.dtype)
         if self.unit_offset:
             return F.rms_norm(upcast(x), self.gamma.shape, self.factor(), self.epsilon).to(x.dtype)
+        if torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(x):
+            from chumoku.nn.norm_kernel import rms_norm_rows
+
+            rows: Tensor = rms_norm_rows(x.flatten(0, -2), self.gamma, self.epsilon)[0]
+            return rows.view(x.shape)
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
 
     def factor(self) -> Tensor:

@@ -32,9 +32,9 @@ def load_tile(start, row_stride, head_stride, rows, inside, head, columns, WIDTH
 
 
 @triton.jit
-def store_tile(start, tile, heads, rows, inside, head, columns, WIDTH: tl.constexpr):
-    """Write rows of one head of a contiguous tensor [N, H, K]."""
-    places = (rows[:, None] * heads + head) * WIDTH + columns[None, :]
+def store_tile(start, row_stride, head_stride, tile, rows, inside, head, columns, WIDTH: tl.constexpr):
+    """Write rows of one head of a tensor [N, H, K]."""
+    places = rows[:, None] * row_stride + head * head_stride + columns[None, :]
     tl.store(start + places, tile, mask=inside[:, None] & (columns < WIDTH)[None, :])
 
 
@@ -84,7 +84,7 @@ def attend_queries(
         most = higher
     empty = total == 0.0
     sums = sums / tl.where(empty, 1.0, total)[:, None]
-    store_tile(output, sums.to(q.dtype), heads, rows, inside, head, columns, WIDTH)
+    store_tile(output, heads * WIDTH, WIDTH, sums.to(q.dtype), rows, inside, head, columns, WIDTH)
     logs = tl.where(empty, float("inf"), most + tl.log2(tl.where(empty, 1.0, total)))
     tl.store(log_sums + rows * heads + head, logs, mask=inside)
 
@@ -94,6 +94,7 @@ def differentiate_queries(
     query, key, value, output, gradient, log_sums, dots, query_gradient, query_numbers, key_numbers, ranges, queries,
     heads, scale, factor,
     query_row, query_head, key_row, key_head, value_row, value_head, gradient_row, gradient_head,
+    result_row, result_head,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """dQ of one tile of queries, and D, which the gradients of keys need too."""
@@ -117,7 +118,7 @@ def differentiate_queries(
         weights = tl.where(allowed, tl.exp2(tl.dot(q, tl.trans(k)) * scale - logs[:, None]), 0.0)
         change = weights * (tl.dot(g, tl.trans(v)) - dot[:, None])
         sums += tl.dot(change.to(k.dtype), k)
-    store_tile(query_gradient, (sums * factor).to(q.dtype), heads, rows, inside, head, columns, WIDTH)
+    store_tile(query_gradient, result_row, result_head, (sums * factor).to(q.dtype), rows, inside, head, columns, WIDTH)
 
 
 @triton.jit
@@ -125,6 +126,7 @@ def differentiate_keys(
     query, key, value, gradient, log_sums, dots, key_gradient, value_gradient, query_numbers, key_numbers, ranges, keys,
     heads, scale, factor,
     query_row, query_head, key_row, key_head, value_row, value_head, gradient_row, gradient_head,
+    key_gradient_row, key_gradient_head, value_gradient_row, value_gradient_head,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of one tile of keys; all matrices here are transposed: keys × queries."""
@@ -150,8 +152,28 @@ def differentiate_keys(
         value_sums += tl.dot(weights.to(g.dtype), g)
         change = weights * (tl.dot(v, tl.trans(g)) - dot[None, :])
         key_sums += tl.dot(change.to(q.dtype), q)
-    store_tile(key_gradient, (key_sums * factor).to(k.dtype), heads, rows, inside, head, columns, WIDTH)
-    store_tile(value_gradient, value_sums.to(k.dtype), heads, rows, inside, head, columns, WIDTH)
+    store_tile(
+        key_gradient,
+        key_gradient_row,
+        key_gradient_head,
+        (key_sums * factor).to(k.dtype),
+        rows,
+        inside,
+        head,
+        columns,
+        WIDTH,
+    )
+    store_tile(
+        value_gradient,
+        value_gradient_row,
+        value_gradient_head,
+        value_sums.to(k.dtype),
+        rows,
+        inside,
+        head,
+        columns,
+        WIDTH,
+    )
 
 
 def _with_strides(*tensors: Tensor) -> tuple[list[Tensor], list[int]]:
@@ -163,6 +185,34 @@ def _with_strides(*tensors: Tensor) -> tuple[list[Tensor], list[int]]:
 def _launch(kernel, length: int, heads: int, width: int, causal: bool, *arguments) -> None:
     sizes = {"WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "SIZE": TILE}
     kernel[(triton.cdiv(length, TILE), heads)](*arguments, **sizes, CAUSAL=causal, num_warps=4)
+
+
+def _attend(query, key, value, query_numbers, key_numbers, key_ranges, causal: bool) -> tuple[Tensor, Tensor]:
+    queries, heads, width = query.shape
+    inputs, strides = _with_strides(query, key, value)
+    output = query.new_empty((queries, heads, width))
+    log_sums = query.new_empty((queries, heads), dtype=torch.float32)
+    numbers = (query_numbers, key_numbers, key_ranges)
+    arguments = (*inputs, output, log_sums, *numbers, queries, heads, LOG2_E / math.sqrt(width), *strides)
+    _launch(attend_queries, queries, heads, width, causal, *arguments)
+    return output, log_sums
+
+
+def _differentiate(gradients, gradient, output, log_sums, query, key, value, packing, causal: bool) -> None:
+    """Write dQ, dK and dV into `gradients`."""
+    (queries, heads, width), keys = query.shape, len(key)
+    query_numbers, key_numbers, key_ranges, query_ranges = packing
+    (query, key, value, gradient), strides = _with_strides(query, key, value, gradient)
+    query_gradient, key_gradient, value_gradient = gradients
+    dots, numbers = torch.empty_like(log_sums), (query_numbers, key_numbers)
+    factor = 1 / math.sqrt(width)
+    scales = (heads, LOG2_E * factor, factor, *strides)
+    found = (query, key, value, output, gradient, log_sums, dots, query_gradient)
+    rows, results = (*numbers, key_ranges, queries), query_gradient.stride()[:2]
+    _launch(differentiate_queries, queries, heads, width, causal, *found, *rows, *scales, *results)
+    found = (query, key, value, gradient, log_sums, dots, key_gradient, value_gradient)
+    rows, results = (*numbers, query_ranges, keys), (*key_gradient.stride()[:2], *value_gradient.stride()[:2])
+    _launch(differentiate_keys, keys, heads, width, causal, *found, *rows, *scales, *results)
 
 
 @torch.library.custom_op("chumoku::attend_packed", mutates_args=())
@@ -177,13 +227,7 @@ def attend_tiles(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """The output [T, H, K] and log-sums [T, H] of packed queries [T, H, K], keys and values [S, H, K]."""
-    queries, heads, width = query.shape
-    inputs, strides = _with_strides(query, key, value)
-    output, log_sums = query.new_empty(query.shape), query.new_empty((queries, heads), dtype=torch.float32)
-    numbers = (query_numbers, key_numbers, key_ranges)
-    arguments = (*inputs, output, log_sums, *numbers, queries, heads, LOG2_E / math.sqrt(width), *strides)
-    _launch(attend_queries, queries, heads, width, causal, *arguments)
-    return output, log_sums
+    return _attend(query, key, value, query_numbers, key_numbers, key_ranges, causal)
 
 
 @attend_tiles.register_fake
@@ -206,19 +250,10 @@ def differentiate_tiles(
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dQ, dK and dV."""
-    (queries, heads, width), keys = query.shape, len(key)
-    (query, key, value, gradient), strides = _with_strides(query, key, value, gradient)
-    query_gradient, key_gradient, value_gradient = (each.new_empty(each.shape) for each in (query, key, value))
-    dots, numbers = torch.empty_like(log_sums), (query_numbers, key_numbers)
-    factor = 1 / math.sqrt(width)
-    scales = (heads, LOG2_E * factor, factor, *strides)
-    found = (query, key, value, output, gradient, log_sums, dots, query_gradient)
-    rows = (*numbers, key_ranges, queries)
-    _launch(differentiate_queries, queries, heads, width, causal, *found, *rows, *scales)
-    found = (query, key, value, gradient, log_sums, dots, key_gradient, value_gradient)
-    rows = (*numbers, query_ranges, keys)
-    _launch(differentiate_keys, keys, heads, width, causal, *found, *rows, *scales)
-    return query_gradient, key_gradient, value_gradient
+    gradients = tuple(each.new_empty(each.shape) for each in (query, key, value))
+    packing = (query_numbers, key_numbers, key_ranges, query_ranges)
+    _differentiate(gradients, gradient, output, log_sums, query, key, value, packing, causal)
+    return gradients
 
 
 @differentiate_tiles.register_fake
@@ -239,12 +274,37 @@ def _backward(ctx, gradient: Tensor, _):
 attend_tiles.register_autograd(_backward, setup_context=_save_for_backward)
 
 
-@torch.library.custom_op("chumoku::compute_once", mutates_args=())
-def compute_once(table: Tensor) -> Tensor:
-    """A copy. The compiler cannot look inside, so it stores the table instead of computing it again in every layer."""
-    return table.clone()
+@torch.library.custom_op("chumoku::attend_joined", mutates_args=())
+def attend_joined_tiles(joined: Tensor, numbers: Tensor, ranges: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    """Self-attention: output and log-sums of queries, keys and values in one tensor [T, 3, H, K]."""
+    return _attend(*joined.unbind(1), numbers, numbers, ranges, causal)
 
 
-@compute_once.register_fake
-def _(table):
-    return torch.empty_like(table)
+@attend_joined_tiles.register_fake
+def _(joined, numbers, ranges, causal):
+    tokens, _, heads, width = joined.shape
+    return joined.new_empty((tokens, heads, width)), joined.new_empty((tokens, heads), dtype=torch.float32)
+
+
+@torch.library.custom_op("chumoku::attend_joined_backward", mutates_args=())
+def differentiate_joined(
+    gradient: Tensor, output: Tensor, log_sums: Tensor, joined: Tensor, numbers: Tensor, ranges: Tensor, causal: bool
+) -> Tensor:
+    """The gradient of `joined`, in one tensor."""
+    joined = joined.contiguous()
+    found = torch.empty_like(joined)
+    packing = (numbers, numbers, ranges, ranges)
+    _differentiate(found.unbind(1), gradient, output, log_sums, *joined.unbind(1), packing, causal)
+    return found
+
+
+@differentiate_joined.register_fake
+def _(gradient, output, log_sums, joined, numbers, ranges, causal):
+    return joined.new_empty(joined.shape)
+
+
+def _backward_joined(ctx, gradient: Tensor, _):
+    return differentiate_joined(gradient, *ctx.saved_tensors, ctx.causal), None, None, None
+
+
+attend_joined_tiles.register_autograd(_backward_joined, setup_context=_save_for_backward)

@@ -8,14 +8,12 @@ batch has the same shape then, for which a GPU's step is compiled once, and no p
 
 from __future__ import annotations
 
-import importlib.util
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 TILE = 64  # tokens that the GPU kernel computes together
-TRITON = importlib.util.find_spec("triton") is not None  # not on Windows
 
 
 class Packing(NamedTuple):
@@ -56,8 +54,3 @@ def sequence_numbers(starts: Tensor, length: int) -> Tensor:
 def positions_from_starts(starts: Tensor, numbers: Tensor) -> Tensor:
     """Return positions [1, T] that count from 0 in each sequence of a packed row."""
     return (torch.arange(len(numbers), device=starts.device) - starts[numbers])[None]
-
-
-def has_kernel(query: Tensor) -> bool:
-    """Whether the GPU kernel of packed_kernels.py can compute this."""
-    return TRITON and query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)

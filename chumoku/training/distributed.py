@@ -12,7 +12,6 @@ it by their number, because PyTorch averages gradients: the result is the gradie
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from chumoku.data.batches import Share
 from chumoku.errors import UsageError
 from chumoku.nn.block import Block
+from chumoku.nn.gpu_kernels import TRITON
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.plain import plain, plain_formulas
 from chumoku.training.objectives import Objective
@@ -66,6 +66,12 @@ class World:
         table = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(table)
         return table.tolist()
+
+    def largest(self, number: Tensor) -> Tensor:
+        """The largest of all processes' numbers, on the device."""
+        if self.size > 1:
+            dist.all_reduce(number, dist.ReduceOp.MAX)
+        return number
 
     def barrier(self) -> None:
         """Wait for all processes."""
@@ -158,7 +164,7 @@ def _check_packing(settings: TrainSettings) -> None:
     """Refuse packing on a GPU without its kernel: one call of attention for each sentence would be very slow."""
     if settings.precision == "float32":
         raise UsageError("train.packing on a GPU needs 16 bits: set train.precision to bf16 or fp16, or leave it out.")
-    if importlib.util.find_spec("triton") is None:
+    if not TRITON:
         raise UsageError("train.packing on a GPU needs Triton: pip install triton, or leave train.packing out.")
 
 

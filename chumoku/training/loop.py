@@ -153,12 +153,14 @@ class Run:
                 (batch_loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
             total += batch_loss.detach()
         norm = self.optimizer.grad_norm() / self.scale.value
+        bad = self.world.largest((~(total + norm).isfinite()).float())
+        self.optimizer.unscale_and_clip(norm, settings.max_grad_norm, self.scale.value)
+        self.optimizer.step(rate, skip=bad)
         self.fetch_next()
-        (total_loss,) = self.world.sum(total.item())
+        total_loss, norm_value, skipped = torch.stack([total, norm.to(total), bad]).tolist()  # waits for the GPU
+        (total_loss,) = self.world.sum(total_loss)
         state.step, state.tokens = step, state.tokens + tokens
-        if math.isfinite(total_loss) and math.isfinite(norm.item()):
-            self.optimizer.unscale_and_clip(norm, settings.max_grad_norm, self.scale.value)
-            self.optimizer.step(rate)
+        if not skipped:
             self.average.update()
             state.bad = 0
             self.scale.update(finite=True)
@@ -170,7 +172,7 @@ class Run:
         seconds = time.perf_counter() - began
         state.seconds += seconds
         loss = total_loss / max(1, tokens)
-        self.log.step(state, loss=loss, norm=norm.item(), rate=rate, speed=tokens / seconds)
+        self.log.step(state, loss=loss, norm=norm_value, rate=rate, speed=tokens / seconds)
         self.notify(TrainEvent(step, self.model, loss=loss, learning_rate=rate, tokens=tokens))
         return True
 

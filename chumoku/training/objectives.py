@@ -17,6 +17,8 @@ from chumoku.data.batches import IGNORE
 from chumoku.errors import UsageError
 from chumoku.models.model import Model, Output
 from chumoku.nn import masks
+from chumoku.nn.gpu_kernels import has_kernels
+from chumoku.nn.plain import plain_formulas
 
 
 def count_labels(batch: dict[str, Tensor]) -> int:
@@ -26,9 +28,15 @@ def count_labels(batch: dict[str, Tensor]) -> int:
 
 def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
     """Cross-entropy summed over all tokens, in float32: logits [B, T, V], labels [B, T]."""
+    logits, labels = logits.flatten(0, 1), labels.flatten()
+    if has_kernels(logits) and not plain_formulas():
+        from chumoku.training.loss_kernel import token_losses
+
+        losses: Tensor = token_losses(logits, labels, label_smoothing)[0]
+        return losses.sum()
     return F.cross_entropy(
-        logits.flatten(0, 1).float(),
-        labels.flatten(),
+        logits.float(),
+        labels,
         ignore_index=IGNORE,
         reduction="sum",
         label_smoothing=label_smoothing,

@@ -44,11 +44,19 @@ class Optimizer:
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._inner = _build(parameters, settings)
 
-    def step(self, rate: float) -> None:
+    def step(self, rate: float, *, skip: Tensor | None = None) -> None:
+        """Update the parameters with learning rate `rate`, or leave everything as it is if `skip` is 1.0.
+
+        AdamW's fused kernel reads `skip` on the device, so that a GPU does not wait for the CPU to look at it.
+        """
         for inner in self._inner:
             for group in inner.param_groups:
                 group["lr"] = rate
-            inner.step()
+            if isinstance(inner, torch.optim.AdamW):
+                inner.found_inf = skip  # type: ignore[attr-defined]
+                inner.step()
+            elif skip is None or not skip.item():
+                inner.step()
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:

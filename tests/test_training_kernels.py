@@ -1,0 +1,111 @@
+"""The GPU kernels of training equal their formulas: on a GPU as they run, elsewhere in Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed, so there is no kernel to test.", allow_module_level=True)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is installed
+from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
+from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
+from chumoku.nn.norms import rms_norm  # noqa: E402
+from chumoku.nn.packed_kernels import attend_joined_tiles, attend_tiles  # noqa: E402
+from chumoku.nn.packing import make_packing  # noqa: E402
+from chumoku.nn.positions import Rotation, rotate  # noqa: E402
+from chumoku.nn.rotary_kernel import rotate_joined  # noqa: E402
+from chumoku.training.loss_kernel import token_losses  # noqa: E402
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.13])
+@pytest.mark.parametrize("vocabulary", [2, 97, 16411])  # the last needs two blocks
+def test_loss_and_gradient_equal_pytorchs(vocabulary, smoothing):
+    torch.manual_seed(0)
+    logits = 5 * torch.randn(7, vocabulary, device=DEVICE)
+    labels = torch.randint(vocabulary, (7,), device=DEVICE)
+    labels[3] = IGNORE
+    factors = torch.randn(7, device=DEVICE)
+    found = []
+    for losses in (
+        lambda z: token_losses(z, labels, smoothing)[0],
+        lambda z: F.cross_entropy(z, labels, ignore_index=IGNORE, reduction="none", label_smoothing=smoothing),
+    ):
+        leaf = logits.clone().requires_grad_()
+        values = losses(leaf)
+        found.append((values, torch.autograd.grad(values, leaf, factors)[0]))
+    for ours, formula in zip(*found, strict=True):
+        torch.testing.assert_close(ours, formula, atol=2e-5, rtol=2e-5)
+
+
+def test_the_loss_of_nan_is_nan():
+    logits = torch.zeros(2, 97, device=DEVICE)
+    logits[1, 43] = torch.nan
+    losses = token_losses(logits, torch.tensor([5, 5], device=DEVICE), 0.0)[0]
+    assert losses.isfinite().tolist() == [True, False]
+
+
+def test_a_mask_drops_the_given_share_without_a_pattern():
+    count, dropped = 40_009, 6554
+    first, again, other = (draw_mask(torch.tensor([seed], device=DEVICE), count, dropped) for seed in (3, 3, 5))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert set(first.tolist()) == {0, 1}
+    p, deviation = dropped / STEPS, (0.1 * 0.9 / count) ** 0.5
+    for mask in (first, other):
+        kept = mask.double()
+        assert abs(1 - kept.mean() - p) < 5 * deviation
+        for shift in (1, 2, 23, 5002, 10_003):  # neighbors, and numbers from the same random word
+            both = ((kept[shift:] == 0) & (kept[:-shift] == 0)).double().mean()
+            assert abs(both - p * p) < 5 * (p * p / count) ** 0.5
+
+
+def assert_equal_with_gradients(ours, formula, *inputs):
+    """Both functions give the same result for the inputs, and the same gradients of them."""
+    found = []
+    for function in (ours, formula):
+        leaves = [each.clone().requires_grad_() for each in inputs]
+        result = function(*leaves)
+        factors = torch.linspace(-1, 1, result.numel(), device=DEVICE).view(result.shape)
+        found.append((result, *torch.autograd.grad(result, leaves, factors)))
+    for left, right in zip(*found, strict=True):
+        torch.testing.assert_close(left, right, atol=2e-5 if DEVICE.type == "cpu" else 5e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(4231, 7), (2, 43)])  # more rows than programs, and fewer
+def test_rms_norm(rows, width):
+    torch.manual_seed(0)
+    x, gamma = torch.randn(rows, width, device=DEVICE), torch.randn(width, device=DEVICE)
+    assert_equal_with_gradients(
+        lambda x, gamma: rms_norm_rows(x, gamma, 1e-5)[0], lambda x, gamma: rms_norm(x, gamma, 1e-5), x, gamma
+    )
+
+
+def test_rotation_of_joined_queries_and_keys():
+    torch.manual_seed(0)
+    x, angles = torch.randn(5, 3, 7, 16, device=DEVICE), torch.randn(5, 8, device=DEVICE)
+    rotation = Rotation(angles.cos(), angles.sin(), "half")
+
+    def formula(x):
+        rotated = [rotate(part.transpose(0, 1), rotation).transpose(0, 1) for part in x.unbind(1)[:2]]
+        return torch.stack([*rotated, x[:, 2]], dim=1)
+
+    assert_equal_with_gradients(lambda x: rotate_joined(x, rotation.cos, rotation.sin, False), formula, x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_joined_attention_equals_separate_tensors(causal):
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 5, 5, 18, 89, 101], dtype=torch.int32, device=DEVICE)
+    packing = make_packing(starts, 101, starts, 101)
+    joined = torch.randn(101, 3, 2, 16, device=DEVICE)
+    assert_equal_with_gradients(
+        lambda joined: attend_joined_tiles(joined, packing.query_numbers, packing.key_ranges, causal)[0],
+        lambda joined: attend_tiles(*joined.unbind(1), *packing[2:], causal)[0],
+        joined,
+    )
