@@ -156,7 +156,7 @@ def test_which_models_are_supported() -> None:
     ):
         assert "position" in str(unsupported(model_of(**changes)))
     assert unsupported(model_of(placement="sandwich")) == "it has placement = 'sandwich'"
-    assert unsupported(model_of(rotary={"share": 0.5})) == "it has rotary.share = 0.5"
+    assert unsupported(model_of(rotary={"share": 0.4})) == "it has rotary.share = 0.4"
     with pytest.raises(UsageError, match="experts"):
         GpuEngine(model_of(experts=2), rows=1, capacity=8)
     assert [bucket(rows) for rows in (1, 3, 64, 65, 200)] == [1, 4, 64, 128, 256]

@@ -184,7 +184,7 @@ def _with_strides(*tensors: Tensor) -> tuple[list[Tensor], list[int]]:
 
 def _launch(kernel, length: int, heads: int, width: int, causal: bool, *arguments) -> None:
     sizes = {"WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "SIZE": TILE}
-    kernel[(triton.cdiv(length, TILE), heads)](*arguments, **sizes, CAUSAL=causal, num_warps=4)
+    kernel[(triton.cdiv(length, TILE), heads)](*arguments, **sizes, CAUSAL=causal, num_warps=4, num_stages=2)
 
 
 def _attend(query, key, value, query_numbers, key_numbers, key_ranges, causal: bool) -> tuple[Tensor, Tensor]:
