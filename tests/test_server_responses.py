@@ -119,8 +119,15 @@ def test_functions_are_called_and_their_results_sent_back(client: openai.OpenAI,
     assert events[2].delta == call.arguments
     assert events[-1].response.output == [events[-2].item]
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "It will rain."}
-    more = respond(client, input=[*TALK, *answer.output, result]).usage.input_tokens
-    assert more > respond(client).usage.input_tokens + len(call.arguments + "It will rain.")
+    called = {"id": "1", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    messages: list[Any] = [
+        {"role": "user", "content": "Rain?"},
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "1", "content": "It will rain."},
+    ]
+    chat = client.chat.completions.create(model="writer", messages=messages, max_tokens=3)
+    assert chat.usage is not None
+    assert respond(client, input=[TALK[0], *answer.output, result]).usage.input_tokens == chat.usage.prompt_tokens
 
 
 def test_text_beside_a_call_is_a_message() -> None:
