@@ -34,8 +34,7 @@ class ResponseEvents(ResponseFormatter):
     ) -> bytes:
         text = GeneratedText(trim)
         for piece in pieces[0]:
-            text.add(piece, self.tokens)
-        self._output.extend(self._items(text))
+            self.chunks(piece, text)
         return encode_json({**self._response(text, prompt_tokens, cached_tokens), **extra})
 
     def first_chunks(self, texts: int, *, dropped: int) -> list[Object]:
@@ -45,7 +44,7 @@ class ResponseEvents(ResponseFormatter):
 
     def chunks(self, piece: Piece, text: GeneratedText) -> list[Object]:
         text.add(piece, self.tokens)
-        events = [] if self.functions or not piece.text else [self._delta(0, piece.text)]
+        events = [] if self.functions or not piece.text else [self._delta(piece.text)]
         if piece.finish_reason is None:
             return events
         self._output.extend(self._items(text))
@@ -102,43 +101,45 @@ class ResponseEvents(ResponseFormatter):
         ]
 
     def _message(self, text: str, status: str) -> Object:
-        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-        content = [] if status == "in_progress" else [part]
+        content = [] if status == "in_progress" else [text_part(text)]
         return {"type": "message", "id": f"msg_{self.id}", "role": "assistant", "status": status, "content": content}
 
     def _open(self, index: int, item: Object) -> list[Object]:
-        """The events that begin an item; with all of its text, if it has some."""
-        if item["type"] == "function_call":
-            started = {**item, "arguments": "", "status": "in_progress"}
-            return [self._event("output_item.added", output_index=index, item=started)]
-        part = self._message("", "completed")["content"][0]
-        events = [
-            self._event("output_item.added", output_index=index, item=self._message("", "in_progress")),
-            self._event("content_part.added", **self._place(index), part=part),
-        ]
-        return [*events, *(self._delta(index, part["text"]) for part in item["content"] if part["text"])]
+        """The events that begin an item; with all of its text, if it has some. Only the first item can be a message."""
+        empty: Object = {"content": []} if item["type"] == "message" else {"arguments": ""}
+        started = {**item, "status": "in_progress", **empty}
+        events = [self._event("output_item.added", output_index=index, item=started)]
+        if item["type"] == "message":
+            events.append(self._event("content_part.added", **self._place, part=text_part("")))
+            events += [self._delta(part["text"]) for part in item["content"] if part["text"]]
+        return events
 
     def _close(self, index: int, item: Object) -> list[Object]:
         """The events that end an item."""
-        if item["type"] == "function_call":
+        if item["type"] == "message":
+            (part,) = item["content"]
+            events = [
+                self._event("output_text.done", **self._place, text=part["text"], logprobs=[]),
+                self._event("content_part.done", **self._place, part=part),
+            ]
+        else:
             place, arguments = {"item_id": item["id"], "output_index": index}, item["arguments"]
             events = [
                 self._event("function_call_arguments.delta", **place, delta=arguments),
-                self._event("function_call_arguments.done", **place, name=item["name"], arguments=arguments),
-            ]
-        else:
-            (part,) = item["content"]
-            events = [
-                self._event("output_text.done", **self._place(index), text=part["text"], logprobs=[]),
-                self._event("content_part.done", **self._place(index), part=part),
+                self._event("function_call_arguments.done", **place, arguments=arguments),
             ]
         return [*events, self._event("output_item.done", output_index=index, item=item)]
 
-    def _delta(self, index: int, text: str) -> Object:
-        return self._event("output_text.delta", **self._place(index), delta=text, logprobs=[])
+    @property
+    def _place(self) -> Object:
+        return {"item_id": f"msg_{self.id}", "output_index": 0, "content_index": 0}
 
-    def _place(self, index: int) -> Object:
-        return {"item_id": f"msg_{self.id}", "output_index": index, "content_index": 0}
+    def _delta(self, text: str) -> Object:
+        return self._event("output_text.delta", **self._place, delta=text, logprobs=[])
 
     def _event(self, name: str, /, **fields: Any) -> Object:
         return {"type": f"response.{name}", "sequence_number": next(self._numbers), **fields}
+
+
+def text_part(text: str) -> Object:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
