@@ -10,10 +10,13 @@ import importlib.util
 
 import pytest
 import torch
+from test_lora import attach_trained
 
 import chumoku
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.errors import UsageError
+from chumoku.lora import LoraSettings
+from chumoku.lora.adapters import get_adapters
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import to_precision
 from chumoku.nn import quantized
@@ -124,6 +127,24 @@ def test_rows_are_moved_truncated_and_removed() -> None:
         engine.select_rows([])
         answers.append(torch.cat([extended.flatten(0, 1), stepped, steps(engine).flatten(0, 1)]))
     assert close(answers[1], answers[0])
+
+
+def test_passes_with_adapted_rows_are_computed_by_pytorch() -> None:
+    """In the same cache; passes without them run the kernels."""
+    model, names = model_of(), [None, "poems", None]
+    adapters = {"poems": get_adapters(attach_trained(copy.deepcopy(model), LoraSettings(rank=3, targets=["**"]), 7))}
+    answers = []
+    for kind, given in ((TorchEngine, adapters), (GpuEngine, adapters), (GpuEngine, {"poems": {}})):
+        engine = kind(model, rows=3, capacity=80, adapters=given)
+        engine.add_rows(3, None, names)
+        prefilled = engine.prefill(prompts())
+        mixed = torch.stack([engine.step(torch.tensor(one, device=DEVICE)) for one in ([7, 8, 9], [1, 2, 3])])
+        engine.select_rows([2, 0])
+        alone = engine.step(torch.tensor([4, 5], device=DEVICE))
+        answers.append(torch.cat([prefilled, mixed.flatten(0, 1), alone]))
+        assert engine.row_adapters == [None, None]
+    assert close(answers[1], answers[0])
+    assert not close(answers[2], answers[0]), "the adapter makes a difference"
 
 
 def test_a_row_equals_the_same_row_alone() -> None:

@@ -20,6 +20,7 @@ from serving import KEY, Serving, serving
 from chumoku.server.app import GET, POST
 from chumoku.server.look import schemas as look_schemas
 from chumoku.server.openai import schemas
+from chumoku.server.openai.response_schemas import ResponseRequest
 from chumoku.server.security import keys
 from chumoku.server.security.limits import Limits
 from chumoku.server.security.middleware import hostname
@@ -296,7 +297,7 @@ def _walk(path: str, kind: object, field: FieldInfo | None = None) -> list[str]:
 LOOKS = [one for one in vars(look_schemas).values() if isinstance(one, type) and issubclass(one, BaseModel)]
 
 
-@pytest.mark.parametrize("schema", [*schemas.SCHEMAS, *(one for one in LOOKS if one is not BaseModel)])
+@pytest.mark.parametrize("schema", [*schemas.SCHEMAS, ResponseRequest, *(one for one in LOOKS if one is not BaseModel)])
 def test_no_field_is_unbounded(schema: type[BaseModel]) -> None:
     assert not unbounded(schema)
     assert schema.model_config["extra"] == "forbid"

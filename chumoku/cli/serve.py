@@ -24,6 +24,10 @@ RUNS = Path("runs")
 SHORTEST_KEY = 8
 Names = Annotated[list[str] | None, typer.Option(help="Another host name of this server; may be repeated.")]
 Origins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="Allowed origin, as https://a.example.")]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=FOLDER", help="A LoRA adapter of the model, requested by its name; may be repeated."),
+]
 Key = Annotated[str | None, typer.Option(envvar="CHUMOKU_API_KEY", help="Key required on every route but /health.")]
 
 
@@ -32,6 +36,7 @@ def serve(
         list[str] | None,
         typer.Argument(metavar="MODEL…", help=f"Any model: {KNOWN}; NAME=PATH names it; default: all shipped models."),
     ] = None,
+    adapter: Adapters = None,
     host: Annotated[str, typer.Option(help="Address to listen on; a public one requires a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8731,
     api_key: Key = None,
@@ -48,16 +53,17 @@ def serve(
     models = models or require_installed()
     server_limits = Limits(**limits)
     require_modules("fastapi", "uvicorn")
-    from chumoku.server.models import name_models, open_models
+    from chumoku.server.models import list_names, name_models, open_models
     from chumoku.server.run import bind_socket
     from chumoku.server.run import serve as run_server
     from chumoku.server.state import ServerState
 
-    name_models(models)  # report invalid names before loading anything
+    adapters = adapter or []
+    name_models(models, adapters)  # report invalid names before loading anything
     listening_socket = bind_socket(host, port)
     runs = runs or (RUNS if RUNS.is_dir() else None)
     state = ServerState(
-        open_models(models, server_limits, device=device, precision=precision),
+        open_models(models, server_limits, adapters=adapters, device=device, precision=precision),
         server_limits,
         key=api_key,
         hosts=allowed_hosts(host, host_name or []),
@@ -67,7 +73,7 @@ def serve(
         lab=lab or (None if runs is None else runs / "lab"),
     )
     address = f"{f'[{host}]' if ':' in host else host}:{listening_socket.getsockname()[1]}"
-    print(f"{', '.join(state.models)} at http://{address}", file=sys.stderr, flush=True)
+    print(f"{', '.join(list_names(state.models))} at http://{address}", file=sys.stderr, flush=True)
     for name, served in state.models.items():
         if served.chat_notice:
             print(f"{name}: {served.chat_notice}", file=sys.stderr, flush=True)

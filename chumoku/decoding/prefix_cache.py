@@ -4,7 +4,8 @@
 
 A row is copied only for the client that wrote it: otherwise one client could find out, from the time of an answer or
 the number of cached tokens, what another one has written. (The server knows clients by their address: behind a proxy
-that does not pass addresses on, all of its users are one client.)
+that does not pass addresses on, all of its users are one client.) It is also copied only for the same adapter: another
+one has other keys and values. The `key` of a row stands for both.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ MIN_COMMON_TOKENS = 16  # from which a copy is made
 
 
 class CachedRow(NamedTuple):
-    """The tokens of a row that are in the engine's cache, and the client that wrote them."""
+    """The tokens of a row that are in the engine's cache, and the key of the requests that may copy it."""
 
     tokens: list[int]
-    client: Hashable
+    key: Hashable
     request_number: int = 0  # the oldest rows are removed first
 
 
@@ -42,10 +43,10 @@ def count_common(first: Sequence[int], second: Sequence[int], *, end: int | None
     return low
 
 
-def find_prefix(tokens: Sequence[int], client: Hashable, rows: Iterable[CachedRow]) -> Prefix | None:
+def find_prefix(tokens: Sequence[int], key: Hashable, rows: Iterable[CachedRow]) -> Prefix | None:
     """The row with the longest common beginning, if it is worth a copy; at least one token is left to compute."""
     end = len(tokens) - 1
-    lengths = [count_common(tokens, row.tokens, end=end) if row.client == client else 0 for row in rows]
+    lengths = [count_common(tokens, row.tokens, end=end) if row.key == key else 0 for row in rows]
     best = max(range(len(lengths)), key=lengths.__getitem__, default=None)
     return None if best is None or lengths[best] < MIN_COMMON_TOKENS else Prefix(best, lengths[best])
 
@@ -56,9 +57,9 @@ def will_be_cached(tokens: Sequence[int], other: Sequence[int], computed: int) -
 
 
 def keep_row(kept: dict[int, CachedRow], row: int, new: CachedRow) -> None:
-    """Add a row to those that are kept, and remove rows of its client that are a prefix of it."""
+    """Add a row to those that are kept, and remove rows of its key that are a prefix of it."""
     for place, one in list(kept.items()):
-        if one.client == new.client and new.tokens[: len(one.tokens)] == one.tokens:
+        if one.key == new.key and new.tokens[: len(one.tokens)] == one.tokens:
             del kept[place]
     if len(new.tokens) >= MIN_COMMON_TOKENS:
         kept[row] = new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -27,6 +27,7 @@ class Request:
     source      source tokens, for encoder-decoders
     logprobs    report the log probability of each token, and of this many of the most likely tokens there
     constraint  the grammar that the text must follow
+    adapter     the name of the engine's adapter to use; None: the model alone
     """
 
     prompt: Sequence[int]
@@ -37,6 +38,7 @@ class Request:
     source: Sequence[int] | None = None
     logprobs: int | None = None
     constraint: Constraint | None = None
+    adapter: str | None = None
 
 
 class Event(NamedTuple):
@@ -67,6 +69,11 @@ class ActiveRequest:
         self.cached = 0  # how many tokens of the prompt were in the cache of another row
         self.started = False  # whether it ever had a row
         self.finished: Reason | None = None
+
+    @property
+    def cache_key(self) -> Hashable:
+        """Only rows with the same key may be copied for this request."""
+        return self.owner[0], self.request.adapter
 
     @property
     def remaining(self) -> int:
@@ -105,6 +112,9 @@ def check_request(request: Request, engine: Engine) -> None:
     check_constraint(request)
     if request.logprobs is not None and request.logprobs < 0:
         raise UsageError(f"logprobs must be 0 or more, not {request.logprobs}.")
+    if request.adapter is not None and request.adapter not in engine.adapters:
+        known = ", ".join(engine.adapters) or "none"
+        raise UsageError(f"There is no adapter '{request.adapter[:80]}'. Known adapters: {known}.")
     config, source = engine.model.config, request.source
     if (source is not None) != (config.kind == "encoder-decoder") or (source is not None and not source):
         raise UsageError(

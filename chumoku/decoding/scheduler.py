@@ -209,7 +209,7 @@ class Scheduler:
         return kept
 
     def _cached_row(self, row: int, request: ActiveRequest) -> CachedRow:
-        return CachedRow(request.tokens[: self.engine.lengths[row]], request.owner[0], request.number)
+        return CachedRow(request.tokens[: self.engine.lengths[row]], request.cache_key, request.number)
 
     def _select_rows(self, rows: Sequence[int], kept: dict[int, CachedRow]) -> None:
         """Select rows of the engine; behind them the kept ones, of which as many as possible stay in place."""
@@ -245,7 +245,7 @@ class Scheduler:
         requests = [*self._decoding, *self._prefilling]
         first = len(requests)
         cached = [*(self._cached_row(row, request) for row, request in enumerate(requests)), *self._kept]
-        found = {request: find_prefix(request.tokens, request.owner[0], cached) for request in entering if self.reuse}
+        found = {request: find_prefix(request.tokens, request.cache_key, cached) for request in entering if self.reuse}
         prefixes = {request: prefix for request, prefix in found.items() if prefix is not None}
         new = [request for request in entering if request not in prefixes]
         end = first + len(prefixes)
@@ -259,7 +259,7 @@ class Scheduler:
             self.engine.truncate(lengths)
         if new:
             sources = [request.request.source for request in new if request.request.source is not None]
-            self.engine.add_rows(len(new), sources or None)
+            self.engine.add_rows(len(new), sources or None, [request.request.adapter for request in new])
             if self._kept:
                 kept = dict(enumerate(self._kept, start=end))
                 self._select_rows([*range(end), *range(end + len(kept), self.engine.live)], kept)
@@ -309,7 +309,7 @@ class Scheduler:
 
     def _waits_for_prefix(self, request: ActiveRequest, prefilling: Iterable[ActiveRequest]) -> bool:
         """Whether the beginning of this request is being computed for another one, and can be copied soon."""
-        own = [one for one in prefilling if self.reuse and one.owner[0] == request.owner[0] and one is not request]
+        own = [one for one in prefilling if self.reuse and one.cache_key == request.cache_key and one is not request]
         return any(will_be_cached(request.tokens, one.tokens, one.computed) for one in own)
 
     def _admit(self) -> list[ActiveRequest]:

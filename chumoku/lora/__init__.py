@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from chumoku.lora.layout import RowLike
     from chumoku.lora.merge_weights import merge, merged_copy, unmerge
-    from chumoku.lora.peft import load, save
+    from chumoku.lora.peft import load, read_adapter, save
     from chumoku.lora.settings import LoraSettings
 
 _MODULES = {
@@ -34,7 +34,7 @@ _MODULES = {
     **dict.fromkeys(("list_adapters", "memory_savings", "set_adapter", "trainable_parameters"), "adapters"),
     **dict.fromkeys(("merge", "merged_copy", "unmerge"), "merge_weights"),
     **dict.fromkeys(("AdapterConfig", "read_adapter_config"), "adapter_config"),
-    **dict.fromkeys(("load", "save"), "peft"),
+    **dict.fromkeys(("load", "read_adapter", "save"), "peft"),
     "LoraSettings": "settings",
     "RowLike": "layout",
 }
@@ -52,6 +52,7 @@ __all__ = [
     "memory_savings",
     "merge",
     "merged_copy",
+    "read_adapter",
     "read_adapter_config",
     "save",
     "set_adapter",

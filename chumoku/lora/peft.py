@@ -78,16 +78,23 @@ def load(
 
     rows  the family's table, if the file has the transformers library's names
     """
-    folder = Path(folder)
-    config, known = read_adapter_config(folder), adaptable_matrices(model)
+    config = read_adapter_config(folder)
+    add_adapters(model, read_adapter(model, folder, config, rows=rows), name=name)
+    return config
+
+
+def read_adapter(
+    model: Model, folder: Path | str, config: AdapterConfig, *, rows: Sequence[RowLike] | None = None
+) -> dict[str, LowRank]:
+    """The matrices of the adapter in a folder by address, checked against the model, which is not changed."""
+    known = adaptable_matrices(model)
     # Our names too: the adapter may have been saved before its model's family was supported.
     table = {**map_matrices(model, None), **map_matrices(model, rows)}
     adapters = {}
-    for mapping, adapter in _read_tensors(folder / WEIGHTS, config, table, known):
+    for mapping, adapter in _read_tensors(Path(folder) / WEIGHTS, config, table, known):
         for path, part in to_ours(mapping, known, adapter).items():
             adapters[path] = _make_low_rank(known[path], part, config)
-    add_adapters(model, adapters, name=name)
-    return config
+    return adapters
 
 
 def _make_low_rank(module: Matrix, adapter: AdapterTensors, config: AdapterConfig) -> LowRank:

@@ -7,11 +7,13 @@ B starts as 0 and m as ‖W‖, so a new adapter does not change the output. The
 constant, as in its paper. In training, dropout applies to the x that the adapter gets; in DoRA also to the x of
 (g − 1) W x. `merged_weight` returns the full matrix and `plain` multiplies by it. `forward` does not compute B A for
 LoRA, and for DoRA only for the norm. Inside `chumoku.plain()` `forward` calls `plain`, unless dropout is active.
+`RowAdapted` is for a batch whose rows have different adapters.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -73,6 +75,10 @@ class LowRank(nn.Module):
             self.magnitude.copy_(self.row_norms(weight))
         return self
 
+    def delta(self, x: Tensor) -> Tensor:
+        """Return s · B A x."""
+        return F.linear(F.linear(x.to(self.a.dtype), self.a), self.b) * self.scale
+
     def delta_weight(self) -> Tensor:
         """Return s · B A [out, in]."""
         return self.scale * (self.b @ self.a)
@@ -88,6 +94,9 @@ class LowRank(nn.Module):
     def extra_repr(self) -> str:
         sizes = f"{self.a.shape[1]}, {self.b.shape[0]}, rank={self.rank}, alpha={self.alpha}"
         return f"{sizes}, dropout={self.dropout}, dora={self.magnitude is not None}"
+
+
+Adapter = Mapping[str, LowRank]  # the matrices of one adapter, by the address of the matrix that each one changes
 
 
 class Adapted(nn.Module):
@@ -120,7 +129,7 @@ class Adapted(nn.Module):
         if adapter is None:
             return y
         dropped = F.dropout(x, adapter.dropout) if use_dropout else x
-        delta = F.linear(F.linear(dropped.to(adapter.a.dtype), adapter.a), adapter.b) * adapter.scale
+        delta = adapter.delta(dropped)
         if adapter.magnitude is not None:
             # (g − 1) W x + g · s B A x; for a new adapter, g is exactly 1.
             gain = adapter.magnitude / adapter.row_norms(dense_weight(self.base)).to(adapter.magnitude.dtype)
@@ -158,3 +167,27 @@ class Adapted(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, active={self.active}"
+
+
+class RowAdapted(nn.Module):
+    """A linear layer for a batch whose rows have different adapters: y_i = W x_i + b + s · B A x_i, A and B of row i.
+
+    adapters: by name; LoRA only.
+    groups: which rows of the batch have which adapter. All layers share this list, and its owner changes it.
+    """
+
+    def __init__(
+        self,
+        base: nn.Linear | QuantizedLinear,
+        adapters: Mapping[str, LowRank],
+        groups: Sequence[tuple[str, Tensor]],
+    ) -> None:
+        super().__init__()
+        self.base, self.adapters, self.groups = base, dict(adapters), groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base(x)
+        for name, rows in self.groups:
+            if name in self.adapters:
+                y[rows] += self.adapters[name].delta(x[rows]).to(y.dtype)
+        return y

@@ -1,6 +1,6 @@
 """The ASGI app: which handler answers which path.
 
-GET  /                      the page           GET  /v1/models…        POST /v1/completions, chat, embeddings
+GET  /                      the page           GET  /v1/models…        POST /v1/completions, chat, responses, embeddings
 GET  /health, /metrics                         GET  /v1/runs…          POST /v1/translate, /v1/look…
 """
 
@@ -19,10 +19,10 @@ from chumoku.server.assets import Assets
 from chumoku.server.disconnect import ClientDisconnected
 from chumoku.server.errors import RequestError, to_request_error
 from chumoku.server.look import routes as look_routes
-from chumoku.server.models import find_model
+from chumoku.server.models import find_adapter
 from chumoku.server.openai import schemas
 from chumoku.server.openai.embeddings import embeddings
-from chumoku.server.openai.routes import chat_completions, completions
+from chumoku.server.openai.routes import chat_completions, completions, responses
 from chumoku.server.security.keys import cookie_name
 from chumoku.server.security.middleware import CLIENT_CLOSED_REQUEST, SecurityMiddleware, client_address
 from chumoku.server.state import ServerState, state_of
@@ -42,11 +42,14 @@ async def metrics(request: Request) -> Response:
 
 
 async def models(request: Request) -> Response:
-    return json_response({"object": "list", "data": [served.card for served in state_of(request).models.values()]})
+    cards = [card for served in state_of(request).models.values() for card in served.cards]
+    return json_response({"object": "list", "data": cards})
 
 
 async def model(request: Request) -> Response:
-    return json_response(find_model(state_of(request).models, request.path_params["name"]).card)
+    name = request.path_params["name"]
+    served, _ = find_adapter(state_of(request).models, name)
+    return json_response(next(card for card in served.cards if card["id"] == name))
 
 
 async def session(request: Request) -> Response:
@@ -109,6 +112,7 @@ GET: dict[str, Handler] = {
 POST: dict[str, Handler] = {
     "/v1/completions": completions,
     "/v1/chat/completions": chat_completions,
+    "/v1/responses": responses,
     "/v1/embeddings": embeddings,
     "/v1/translate": translations,
     **{path: look_routes.make_look_handler(path) for path in look_routes.LOOKS},

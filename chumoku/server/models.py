@@ -4,6 +4,7 @@ runs/demo            → demo           the last bundle of the run
 runs/demo/best       → demo-best      or demo, if that name is free
 smollm2.Q4_1.gguf    → smollm2.Q4_1
 small=path/to/model  → small
+--adapter poems=path → poems          the only model, with this LoRA adapter; all adapters share its weights and batch
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from chumoku.errors import TooLargeError, UsageError
 from chumoku.model_path import resolve_run
 from chumoku.models.generation_config import RANGES
 from chumoku.models.model import DecoderModel, Model
+from chumoku.nn.lora import Adapter
 from chumoku.pipeline import Pipeline, load
+from chumoku.server.adapters import open_adapter
 from chumoku.server.errors import RequestError, busy_error
 from chumoku.server.examples import examples_for
 from chumoku.server.fair_lock import FairLock
@@ -42,13 +45,14 @@ SUFFIXES = {".gguf", ".bin", ".safetensors"}
 
 @dataclass
 class ServedModel:
-    """One model and its worker; `pending` counts the accepted texts that are not finished."""
+    """One model with its adapters, and its worker; `pending` counts the accepted texts that are not finished."""
 
     name: str
     pipeline: Pipeline
     limits: Limits
     lock: FairLock
     examples: Sequence[str] = ()
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
     created: int = field(default_factory=lambda: int(time.time()))
     pending: int = 0
 
@@ -95,6 +99,7 @@ class ServedModel:
         return {
             "id": self.name,
             "object": "model",
+            "parent": None,
             "created": self.created,
             "owned_by": "chumoku",
             "kind": config.kind,
@@ -112,6 +117,11 @@ class ServedModel:
             "into": sorted(tokenizer.roles.languages) or None if choice else None,
             "examples": list(self.examples),
         }
+
+    @property
+    def cards(self) -> list[dict[str, Any]]:
+        """The entries of the model and its adapters in /v1/models."""
+        return [self.card, *({**self.card, "id": name, "parent": self.name} for name in self.adapters)]
 
     def admit(self, texts: int) -> None:
         """Count these texts as pending; raises RequestError if they exceed the limits."""
@@ -136,7 +146,7 @@ class ServedModel:
         rows = self.rows
         while True:
             try:
-                engine = open_engine(model, rows=rows, capacity=self.capacity)
+                engine = open_engine(model, rows=rows, capacity=self.capacity, adapters=self.adapters)
                 # The queue is limited by `admit`, so the scheduler's own limit is never reached.
                 return Scheduler(engine, queue=self.limits.queue + self.limits.rows, chunk=CHUNK, reuse=True)
             except TooLargeError:
@@ -155,35 +165,58 @@ def require_kind(served: ServedModel, kind: type[M], cannot: str) -> M:
     return model
 
 
+def find_adapter(models: Mapping[str, ServedModel], name: str) -> tuple[ServedModel, str | None]:
+    """The model with this name and None, or the model with an adapter of this name, and this name."""
+    if name in models:
+        return models[name], None
+    if served := next((one for one in models.values() if name in one.adapters), None):
+        return served, name
+    known = ", ".join(list_names(models))
+    message = f"There is no model with this name. Available: {known}."
+    raise RequestError(404, message, param="model", code="model_not_found")
+
+
 def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:
-    """The model with this name; raises RequestError if it is not served."""
-    if name not in models:
-        message = f"There is no model with this name. Available: {', '.join(models)}."
-        raise RequestError(404, message, param="model", code="model_not_found")
-    return models[name]
+    """The model with this name, which must not be an adapter's."""
+    served, adapter = find_adapter(models, name)
+    if adapter is not None:
+        message = f"{name} is an adapter, which can only generate text. Use {served.name} here."
+        raise RequestError(400, message, param="model")
+    return served
+
+
+def list_names(models: Mapping[str, ServedModel]) -> list[str]:
+    """The names of all models and adapters."""
+    return [name for served in models.values() for name in (served.name, *served.adapters)]
 
 
 def open_models(
-    given: Sequence[str], limits: Limits, *, device: str = "cpu", precision: str | None = None
+    given: Sequence[str],
+    limits: Limits,
+    *,
+    adapters: Sequence[str] = (),
+    device: str = "cpu",
+    precision: str | None = None,
 ) -> dict[str, ServedModel]:
-    """Load all models into memory, independent of their files; they share one lock and compute in turn."""
-    lock = FairLock()
-    return {
-        name: ServedModel(
-            name,
-            load(path, device=device, precision=precision, in_memory=True),
-            limits,
-            lock,
-            examples=examples_for(path),
-        )
-        for name, path in name_models(given).items()
-    }
+    """Load all models into memory, independent of their files; they share one lock and compute in turn.
+
+    adapters    LoRA adapters as PATH or NAME=PATH, if there is only one model
+    """
+    names, lock = name_models(given, adapters), FairLock()
+    paths, models = list(names.items()), {}
+    for name, path in paths[: len(given)]:
+        pipeline = load(path, device=device, precision=precision, in_memory=True)
+        own = {adapter: open_adapter(pipeline.model, folder) for adapter, folder in paths[len(given) :]}
+        models[name] = ServedModel(name, pipeline, limits, lock, examples_for(path), own)
+    return models
 
 
-def name_models(given: Sequence[str]) -> dict[str, str]:
-    """Name → path for arguments of the form PATH or NAME=PATH; names are unique."""
+def name_models(given: Sequence[str], adapters: Sequence[str] = ()) -> dict[str, str]:
+    """Name → path for arguments of the form PATH or NAME=PATH, first of the models; names are unique."""
     models: dict[str, str] = {}
-    for argument in given:
+    if adapters and len(given) != 1:
+        raise UsageError(f"Adapters belong to one model, but {len(given)} models were given. Serve one of them.")
+    for argument in (*given, *adapters):
         split = "=" in argument and not os.path.exists(argument)
         name, _, path = argument.rpartition("=") if split else ("", "", argument)
         if name and (not NAME.fullmatch(name) or name in models):

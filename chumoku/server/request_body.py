@@ -16,6 +16,9 @@ UNSUPPORTED = {
     "echo": "only false is supported",
     "suffix": "only null is supported: these models cannot fill in the middle",
     "best_of": "only 1 is supported; /v1/translate has n and beam",
+    "store": "only false is supported: this server keeps no responses",
+    "previous_response_id": "only null is supported: this server keeps no responses. Send the whole conversation as "
+    "input",
 }
 FORMER_NAMES = {"least": "min_tokens", "repetition": "repetition_penalty"}
 B = TypeVar("B", bound=BaseModel)

@@ -1,6 +1,7 @@
 """Responses: JSON at once, or server-sent events one by one.
 
 data: {…}⏎⏎  data: {…}⏎⏎  …  data: [DONE]⏎⏎         a comment line ": " now and then keeps the connection open
+event: TYPE⏎data: {"type": TYPE, …}⏎⏎  …             events with a type, as those of /v1/responses
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ def error_response(error: RequestError) -> Response:
     return json_response(error.body, error.status, error.headers)
 
 
-def encode_event(value: Any) -> bytes:
-    return b"data: " + encode_json(value) + b"\n\n"
+def encode_event(value: Mapping[str, Any]) -> bytes:
+    name = f"event: {value['type']}\n".encode() if "type" in value else b""
+    return name + b"data: " + encode_json(value) + b"\n\n"
 
 
 class EventStream(Response):
-    """Sends events as they arrive; closes `resources` at the end, also when the client disconnects early."""
+    """Sends events as they arrive, then `end`; closes `resources`, also when the client disconnects early."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes], resources: contextlib.ExitStack) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], resources: contextlib.ExitStack, *, end: bytes = DONE) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream; charset=utf-8")
         del self.headers["content-length"]
-        self._events, self._resources = events, resources
+        self._events, self._resources, self._end = events, resources, end
         self._next_event: asyncio.Task[bytes | None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,7 +66,7 @@ class EventStream(Response):
             while (part := await self._next(disconnect)) is not None:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             if not disconnect.done():
-                await send({"type": "http.response.body", "body": DONE})
+                await send({"type": "http.response.body", "body": self._end})
         finally:
             tasks = [task for task in (disconnect, self._next_event) if task is not None]
             for task in tasks:

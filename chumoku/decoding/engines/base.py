@@ -9,12 +9,15 @@
 
 `TorchEngine` is the PyTorch model with a cache and works for every model. The cache [L, 2, rows, G, positions, K] grows
 by doubling, up to the agreed size. Long prompts are prefilled in parts, so that their hidden vectors stay small, and
-only the last position is multiplied by the output matrix.
+only the last position is multiplied by the output matrix. Rows may have different LoRA adapters: a pass computes the
+products with the model's own matrices for all rows together, and then adds s · B A x to the rows of each adapter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -27,6 +30,8 @@ from chumoku.decoding.engines.rows import Rows
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.nn.cache import Cache
+from chumoku.nn.lora import Adapter, RowAdapted
+from chumoku.nn.modules import replace_module
 from chumoku.nn.quantized import QuantizedLinear
 from chumoku.nn.tap import tap
 
@@ -66,8 +71,17 @@ class Engine(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def add_rows(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        """Append `count` empty rows; for encoder-decoders with a source for each."""
+    @property
+    def adapters(self) -> Collection[str]:
+        """The names of the adapters that a row may have."""
+
+    def add_rows(
+        self,
+        count: int,
+        sources: Sequence[Sequence[int]] | None = None,
+        adapters: Sequence[str | None] | None = None,
+    ) -> None:
+        """Append `count` empty rows; for encoder-decoders with a source for each; with an adapter or None for each."""
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
         """Append prompts[i], of one token or more, to row first + i; the logits after its last token [n, V]."""
@@ -88,8 +102,18 @@ class Engine(Protocol):
 class TorchEngine(Rows):
     """The PyTorch model with a cache, on any device."""
 
-    def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
-        super().__init__(model, rows=rows, capacity=capacity)
+    def __init__(
+        self,
+        model: DecoderModel | EncoderDecoderModel,
+        *,
+        rows: int,
+        capacity: int,
+        adapters: Mapping[str, Adapter] | None = None,
+    ) -> None:
+        super().__init__(model, rows=rows, capacity=capacity, adapters=adapters)
+        self._groups: list[tuple[str, Tensor]] = []  # rows of the pass with an adapter, counted from its first row
+        self._adapted = with_row_adapters(model, self.adapters, self._groups) if self.adapters else model
+        self._parts = tuple(dict.fromkeys((*model.modules(), *self._adapted.modules())))
         self._floats = self._dequantized()
         self._store = self._empty_cache()
         self._places: Tensor | None = None  # the lengths on the model's device; None after changes other than a step
@@ -103,8 +127,13 @@ class TorchEngine(Rows):
     def nbytes(self) -> int:
         return self._store.nbytes + self._sources.nbytes
 
-    def add_rows(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        self.check_new_rows(count, sources)
+    def add_rows(
+        self,
+        count: int,
+        sources: Sequence[Sequence[int]] | None = None,
+        adapters: Sequence[str | None] | None = None,
+    ) -> None:
+        self.check_new_rows(count, sources, adapters)
         model = self.model
         if sources and isinstance(model, EncoderDecoderModel):
             with inference_mode(model, self._parts):
@@ -114,7 +143,7 @@ class TorchEngine(Rows):
                 mask = None if real.all() else real.to(self.device)
                 states = model.encode(table.to(self.device), mask=mask).states
                 self._sources.add_rows(model.decoder.project(states), lengths.tolist())  # type: ignore[arg-type]
-        self.lengths += [0] * count
+        self.append_rows(count, adapters)
         self._places = None
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
@@ -162,7 +191,7 @@ class TorchEngine(Rows):
                 # One layer at a time, so that the data stays in the processor's cache.
                 move([part[:, :, :used] for layer in self._store for part in layer], moves)
             self._sources.select_rows(rows)
-        self.lengths = [self.lengths[row] for row in rows]
+        self.reorder_rows(rows)
         self._places = None
         if not rows:
             self._store = self._empty_cache()
@@ -199,7 +228,19 @@ class TorchEngine(Rows):
         places = None if min(lengths) == used else self._device_lengths()[first : first + count]
         memory = self._sources.memory(first, first + count)
         cache = Cache(self._store[:, :, first : first + count], used, places)
-        hidden: Tensor = self.model.decoder(tokens, memory=memory, cache=cache)
+        if not self.has_adapter(first, count):
+            hidden: Tensor = self.model.decoder(tokens, memory=memory, cache=cache)
+            return hidden
+        names = self.row_adapters[first : first + count]
+        for name in self.adapters:
+            rows = [row for row, own in enumerate(names) if own == name]
+            if rows:
+                self._groups.append((name, torch.tensor(rows, device=self.device)))
+        hidden = self._adapted.decoder(tokens, memory=memory, cache=cache)
+        self._groups.clear()
+        # A masked NaN would reach the rows that use this place of the cache later, because 0 · NaN is NaN.
+        if invalid := find_invalid(hidden):
+            self._store[:, :, [first + row for row in invalid]] = 0
         return hidden
 
     def _device_lengths(self) -> Tensor:
@@ -223,6 +264,23 @@ class TorchEngine(Rows):
         rows = min(self.live, self._store.shape[2])
         store[:, :, :rows, :, :used] = self._store[:, :, :rows, :, :used]
         self._store = store
+
+
+def with_row_adapters(
+    model: DecoderModel | EncoderDecoderModel, adapters: Mapping[str, Adapter], groups: Sequence[tuple[str, Tensor]]
+) -> DecoderModel | EncoderDecoderModel:
+    """A model with the same weights, whose matrices add the low-rank products of the adapters to their rows."""
+    shared = chain(model.parameters(), model.buffers(), (part for part in model.modules() if not [*part.children()]))
+    adapted = copy.deepcopy(model, {id(one): one for one in shared})
+    for address in {address for adapter in adapters.values() for address in adapter}:
+        own = {name: adapter[address] for name, adapter in adapters.items() if address in adapter}
+        replace_module(adapted, address, RowAdapted(adapted.get_submodule(address), own, groups))  # type: ignore[arg-type]
+    return adapted
+
+
+def find_invalid(hidden: Tensor) -> list[int]:
+    """The rows with NaN or infinity."""
+    return (~hidden.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
 
 
 def runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:

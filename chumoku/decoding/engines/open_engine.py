@@ -11,6 +11,7 @@ While tensors are recorded, the PyTorch model runs beside the same engine (engin
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 from chumoku.decoding.engines import gpu
 from chumoku.decoding.engines.base import Engine, TorchEngine
@@ -19,19 +20,32 @@ from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.decoding.engines.recorded import RecordedEngine
 from chumoku.decoding.engines.unmodified import modification
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.lora import Adapter
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import is_editing, is_recording
 
 
-def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine:
-    """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens."""
-    fast = None if is_editing() or plain_formulas() else _fast_engine(model, rows=rows, capacity=capacity)
+def open_engine(
+    model: DecoderModel | EncoderDecoderModel,
+    *,
+    rows: int,
+    capacity: int,
+    adapters: Mapping[str, Adapter] | None = None,
+) -> Engine:
+    """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens.
+
+    adapters    by name: each row can have one of them, or none
+    """
+    slow = is_editing() or plain_formulas()
+    fast = None if slow else _fast_engine(model, rows=rows, capacity=capacity, adapters=adapters)
     if fast is None:
-        return TorchEngine(model, rows=rows, capacity=capacity)
+        return TorchEngine(model, rows=rows, capacity=capacity, adapters=adapters)
     return RecordedEngine(fast) if is_recording() else fast
 
 
-def _fast_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine | None:
+def _fast_engine(
+    model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int, adapters: Mapping[str, Adapter] | None
+) -> Engine | None:
     native, graphs = call.unsupported(model) is None, gpu.available(model)
     if not native and not graphs:
         return None
@@ -43,7 +57,7 @@ def _fast_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capaci
         )
         return None
     if native:
-        return NativeEngine(model, rows=rows, capacity=capacity)
+        return NativeEngine(model, rows=rows, capacity=capacity, adapters=adapters)
     from chumoku.decoding.engines.gpu.engine import GpuEngine  # imports Triton, which may not be installed
 
-    return GpuEngine(model, rows=rows, capacity=capacity)  # type: ignore[arg-type]
+    return GpuEngine(model, rows=rows, capacity=capacity, adapters=adapters)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ internal values only by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -57,10 +57,19 @@ class RecordedEngine:
     def nbytes(self) -> int:
         return self.engine.nbytes + self.shadow.nbytes
 
-    def add_rows(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
+    @property
+    def adapters(self) -> Collection[str]:
+        return ()
+
+    def add_rows(
+        self,
+        count: int,
+        sources: Sequence[Sequence[int]] | None = None,
+        adapters: Sequence[str | None] | None = None,
+    ) -> None:
         with without_recording():
-            self.engine.add_rows(count, sources)
-        self.shadow.add_rows(count, sources)
+            self.engine.add_rows(count, sources, adapters)
+        self.shadow.add_rows(count, sources, adapters)
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
         with without_recording():

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from chumoku.decoding.batch import longest
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.lora import Adapter
 from chumoku.nn.tap import observed
 
 
 class Rows:
     """Sequences in rows 0 … live − 1, each with its own length."""
 
-    def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
+    def __init__(
+        self,
+        model: DecoderModel | EncoderDecoderModel,
+        *,
+        rows: int,
+        capacity: int,
+        adapters: Mapping[str, Adapter] | None = None,
+    ) -> None:
         if not isinstance(model, (DecoderModel, EncoderDecoderModel)):
             raise UsageError("Decoding needs a model of kind 'decoder' or 'encoder-decoder'.")
         if rows < 1 or capacity < 1:
@@ -23,13 +31,41 @@ class Rows:
         self.model, self.rows, self.capacity = model, rows, longest(model, capacity)
         self.device, self.vocabulary = model.device, model.config.vocabulary
         self.lengths: list[int] = []
+        self.adapters = dict(adapters or {})
+        self.row_adapters: list[str | None] = []
+        self._check_adapters()
         self._parts = tuple(model.modules())
 
     @property
     def live(self) -> int:
         return len(self.lengths)
 
-    def check_new_rows(self, count: int, sources: Sequence[Sequence[int]] | None) -> None:
+    def append_rows(self, count: int, adapters: Sequence[str | None] | None) -> None:
+        self.lengths += [0] * count
+        self.row_adapters += adapters or [None] * count
+
+    def reorder_rows(self, rows: Sequence[int]) -> None:
+        """Row i gets the length and the adapter of the previous row rows[i]."""
+        self.lengths = [self.lengths[row] for row in rows]
+        self.row_adapters = [self.row_adapters[row] for row in rows]
+
+    def has_adapter(self, first: int, count: int) -> bool:
+        """Whether any of these rows has an adapter."""
+        return any(name is not None for name in self.row_adapters[first : first + count])
+
+    def _check_adapters(self) -> None:
+        if self.adapters and not isinstance(self.model, DecoderModel):
+            raise UsageError("Only a model of kind 'decoder' can have an adapter for each row.")
+        for name, adapter in self.adapters.items():
+            if any(matrix.magnitude is not None for matrix in adapter.values()):
+                raise UsageError(f"The adapter '{name}' is a DoRA adapter, which must be merged into its model.")
+
+    def check_new_rows(
+        self, count: int, sources: Sequence[Sequence[int]] | None, adapters: Sequence[str | None] | None
+    ) -> None:
+        if adapters is not None and (len(adapters) != count or not {*adapters} <= {None, *self.adapters}):
+            known = ", ".join(self.adapters) or "none"
+            raise UsageError(f"{count} rows need {count} adapters or None; this engine has {known}.")
         if count < 0 or self.live + count > self.rows:
             raise LengthError(f"{count} rows cannot be added: {self.live} of {self.rows} are in use.")
         if isinstance(self.model, EncoderDecoderModel):

@@ -64,12 +64,16 @@ def check_limits(body: schemas.GenerationOptions, limits: Limits, *, logprobs: t
     if isinstance(body, schemas.Chat):
         fields["max_completion_tokens"] = (body.max_completion_tokens or 1, limits.new)
     for name, (value, limit) in fields.items():
-        if value > limit:
-            message = f"'{name}' is limited to {limit:,} on this server; the request asks for {value:,}."
-            raise RequestError(400, message, param=name)
+        check_limit(name, value, limit)
     if too_long := [stop for stop in stops if len(stop) > limits.stop_letters]:
         message = f"A stop string has {len(too_long[0]):,} characters; the limit is {limits.stop_letters}."
         raise RequestError(400, message, param="stop")
+
+
+def check_limit(name: str, value: int, limit: int) -> None:
+    if value > limit:
+        message = f"'{name}' is limited to {limit:,} on this server; the request asks for {value:,}."
+        raise RequestError(400, message, param=name)
 
 
 def require_decoder(served: ServedModel) -> DecoderModel:

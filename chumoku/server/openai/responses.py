@@ -9,11 +9,11 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from chumoku.decoding.logprobs import Likelihood
 from chumoku.server.openai.tools import find_calls
-from chumoku.server.streaming import encode_json
+from chumoku.server.streaming import DONE, encode_json
 from chumoku.server.token_text import TokenText, TokenTextCache
 from chumoku.server.worker import Piece
 
@@ -73,14 +73,18 @@ class GeneratedText:
 class ResponseFormatter:
     """Builds the response of one request, or the chunks of its stream."""
 
+    prefix: ClassVar[str]  # of the response's id
+    stream_end: ClassVar[bytes] = DONE
     id: str
     created: int
     model: str
     tokens: TokenTextCache
     functions: frozenset[str] = frozenset()  # that the model may call
+    stream_usage: bool = False  # whether a stream ends with the counts of tokens
 
     def header(self, *, stream: bool) -> Object:
-        raise NotImplementedError
+        usage = {"usage": None} if stream and self.stream_usage else {}
+        return {"id": self.prefix + self.id, "created": self.created, "model": self.model, **usage}
 
     def choice(self, index: int, text: GeneratedText) -> Object:
         raise NotImplementedError
@@ -92,7 +96,20 @@ class ResponseFormatter:
         """Chunks to send before the first text."""
         return []
 
-    def response(self, pieces: Sequence[Sequence[Piece]], *, trim: bool, **extra: Any) -> bytes:
+    def last_chunks(self, texts: Sequence[GeneratedText], *, prompt_tokens: int, cached_tokens: int) -> list[Object]:
+        """Chunks to send after all texts."""
+        usage = make_usage(prompt_tokens, sum(text.count for text in texts), cached=cached_tokens)
+        return [{**self.header(stream=True), "choices": [], "usage": usage}] if self.stream_usage else []
+
+    def response(
+        self,
+        pieces: Sequence[Sequence[Piece]],
+        *,
+        trim: bool,
+        prompt_tokens: int,
+        cached_tokens: int,
+        **extra: Any,
+    ) -> bytes:
         """The complete response as JSON. Choices are encoded one by one, because encoding blocks all other threads."""
         choices, count = [], 0
         for index, own_pieces in enumerate(pieces):
@@ -101,25 +118,31 @@ class ResponseFormatter:
                 text.add(piece, self.tokens)
             count += text.count
             choices.append(encode_json(self.choice(index, text)))
-        usage = make_usage(extra.pop("prompt_tokens"), count, cached=extra.pop("cached_tokens"))
+        usage = make_usage(prompt_tokens, count, cached=cached_tokens)
         head = encode_json({**self.header(stream=False), "usage": usage, **extra})
         return head[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
-    def chunk(self, piece: Piece, text: GeneratedText) -> Object | None:
-        """The chunk of a piece; None if nothing of it can be shown yet."""
+    def find_calls(self, text: str, finish_reason: str | None) -> tuple[str, list[Object]]:
+        """The content and the calls of functions of a complete text."""
+        return find_calls(text, self.functions) if self.functions and finish_reason == "stop" else (text, [])
+
+    def chunks(self, piece: Piece, text: GeneratedText) -> list[Object]:
+        """The chunk of a piece; none if nothing of it can be shown yet."""
         logprobs = text.add(piece, self.tokens)
         if self.functions:  # whether a text is a call is known at its end
             if piece.finish_reason is None:
-                return None
+                return []
             piece, logprobs = piece._replace(text=text.text), text.logprobs
         if not piece.text and not logprobs and piece.finish_reason is None:
-            return None
-        return {**self.header(stream=True), "choices": [self.chunk_choice(piece, text, logprobs)]}
+            return []
+        return [{**self.header(stream=True), "choices": [self.chunk_choice(piece, text, logprobs)]}]
 
 
 class Completion(ResponseFormatter):
+    prefix = "cmpl-"
+
     def header(self, *, stream: bool) -> Object:
-        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+        return {**super().header(stream=stream), "object": "text_completion"}
 
     def choice(self, index: int, text: GeneratedText) -> Object:
         return {
@@ -156,9 +179,10 @@ class Completion(ResponseFormatter):
 
 
 class Chat(ResponseFormatter):
+    prefix = "chatcmpl-"
+
     def header(self, *, stream: bool) -> Object:
-        kind = "chat.completion.chunk" if stream else "chat.completion"
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return {**super().header(stream=stream), "object": "chat.completion.chunk" if stream else "chat.completion"}
 
     def first_chunks(self, texts: int, *, dropped: int) -> list[Object]:
         extra = {"dropped_messages": dropped} if dropped else {}
@@ -173,7 +197,7 @@ class Chat(ResponseFormatter):
         ]
 
     def choice(self, index: int, text: GeneratedText) -> Object:
-        content, calls = self._find_calls(text.text, text.finish_reason)
+        content, calls = self.find_calls(text.text, text.finish_reason)
         fields: Object = {"content": content or None, "tool_calls": calls} if calls else {"content": content}
         return {
             "index": index,
@@ -183,7 +207,7 @@ class Chat(ResponseFormatter):
         }
 
     def chunk_choice(self, piece: Piece, text: GeneratedText, logprobs: Sequence[TokenLogprob]) -> Object:
-        content, calls = self._find_calls(piece.text, piece.finish_reason)
+        content, calls = self.find_calls(piece.text, piece.finish_reason)
         delta: Object = {"content": content} if content else {}
         if calls:
             delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
@@ -193,10 +217,6 @@ class Chat(ResponseFormatter):
             "logprobs": self._logprobs(logprobs),
             "finish_reason": "tool_calls" if calls else piece.finish_reason,
         }
-
-    def _find_calls(self, text: str, finish_reason: str | None) -> tuple[str, list[Object]]:
-        """The content and the calls of functions of a complete text."""
-        return find_calls(text, self.functions) if self.functions and finish_reason == "stop" else (text, [])
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Object | None:
         if not logprobs:
@@ -211,9 +231,6 @@ class Chat(ResponseFormatter):
             ],
             "refusal": None,
         }
-
-
-FORMATTERS: dict[str, type[ResponseFormatter]] = {"completion": Completion, "chat": Chat}
 
 
 def _token_object(token: TokenText, logprob: float) -> Object:

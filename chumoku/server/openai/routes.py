@@ -1,4 +1,4 @@
-"""/v1/completions and /v1/chat/completions, in the format of the OpenAI API.
+"""/v1/completions, /v1/chat/completions and /v1/responses, in the format of the OpenAI API.
 
 body → checks → tokens (in a reader) → texts (in the worker) → one response, or a stream of events
 """
@@ -10,18 +10,19 @@ import functools
 import itertools
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from chumoku.server.disconnect import cancel_on_disconnect, open_listener, read_pieces
 from chumoku.server.errors import RequestError, to_request_error
-from chumoku.server.models import ServedModel, find_model
+from chumoku.server.models import ServedModel, find_adapter
 from chumoku.server.openai import generation as planning
-from chumoku.server.openai import schemas
-from chumoku.server.openai.responses import FORMATTERS, GeneratedText, ResponseFormatter, count_cached, make_usage
+from chumoku.server.openai import response_schemas, schemas
+from chumoku.server.openai.response_events import ResponseEvents
+from chumoku.server.openai.responses import Chat, Completion, GeneratedText, ResponseFormatter, count_cached
 from chumoku.server.security.middleware import client_address
 from chumoku.server.state import ServerState, state_of
 from chumoku.server.streaming import EventStream, encode_event, json_response
@@ -41,15 +42,7 @@ class Generation:
     plan: planning.Plan
     client: str  # address
     began: float
-    formatter: ResponseFormatter = field(init=False)
-
-    def __post_init__(self) -> None:
-        chat = isinstance(self.body, schemas.Chat)
-        kind = FORMATTERS["chat" if chat else "completion"]
-        prefix = "chatcmpl-" if chat else "cmpl-"
-        tokens = TokenTextCache(self.served.pipeline.tokenizer)
-        number, functions = secrets.token_hex(12), self.plan.functions
-        self.formatter = kind(prefix + number, int(time.time()), self.served.name, tokens, functions)
+    formatter: ResponseFormatter
 
     @property
     def count(self) -> int:
@@ -59,56 +52,74 @@ class Generation:
 async def completions(request: Request) -> Response:
     began, state = time.monotonic(), state_of(request)
     body = await state.read_body(request, schemas.Completion)
-    served = find_model(state.models, body.model)
-    planning.require_decoder(served)
     planning.check_limits(body, state.limits, logprobs=("logprobs", body.logprobs))
     prompts = len(schemas.as_list(body.prompt))
-    return await _generate(request, state, served, body, began=began, texts=prompts * (body.n or 1))
+    return await _generate(request, body, Completion, param="prompt", began=began, prompts=prompts)
 
 
 async def chat_completions(request: Request) -> Response:
     began, state = time.monotonic(), state_of(request)
     body = await state.read_body(request, schemas.Chat)
-    served = find_model(state.models, body.model)
-    planning.require_decoder(served)
     planning.check_limits(body, state.limits, logprobs=("top_logprobs", body.top_logprobs))
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError(400, "The field 'top_logprobs' requires logprobs to be true.", param="top_logprobs")
-    return await _generate(request, state, served, body, began=began, texts=body.n or 1)
+    return await _generate(request, body, Chat, param="messages", began=began)
+
+
+async def responses(request: Request) -> Response:
+    began, state = time.monotonic(), state_of(request)
+    body = await state.read_body(request, response_schemas.ResponseRequest)
+    planning.check_limit("max_output_tokens", body.max_output_tokens or 1, state.limits.new)
+    make_formatter = functools.partial(ResponseEvents, request=body)
+    return await _generate(request, response_schemas.to_chat(body), make_formatter, param="input", began=began)
 
 
 async def _generate(
     request: Request,
-    state: ServerState,
-    served: ServedModel,
     body: schemas.Completion | schemas.Chat,
+    make_formatter: Callable[..., ResponseFormatter],
     *,
+    param: str,
     began: float,
-    texts: int,
+    prompts: int = 1,
 ) -> Response:
-    limit = state.limits.texts
+    """Generate the texts of a request; `param` is the name of the field with its prompts or messages."""
+    state = state_of(request)
+    served, adapter = find_adapter(state.models, body.model)
+    planning.require_decoder(served)
+    limit, texts = state.limits.texts, prompts * (body.n or 1)
     if texts > limit:
-        param = "prompt" if texts // (body.n or 1) > limit else "n"
-        raise RequestError(400, f"{texts:,} texts were requested at once; the limit is {limit}.", param=param)
-    if body.stream_options is not None and not body.stream:
+        wrong = param if prompts > limit else "n"
+        raise RequestError(400, f"{texts:,} texts were requested at once; the limit is {limit}.", param=wrong)
+    options = body.stream_options
+    if options is not None and not body.stream:
         raise RequestError(400, "The field 'stream_options' requires stream to be true.", param="stream_options")
     with contextlib.ExitStack() as resources:
         resources.enter_context(admit_texts(served, texts))
-        plan = await cancel_on_disconnect(request, state.run_in_reader(_make_plan, served, body))
-        generation = Generation(state, served, body, plan, client_address(request.scope), began)
+        plan = await cancel_on_disconnect(request, state.run_in_reader(_make_plan, served, adapter, body, param))
+        formatter = make_formatter(
+            *(secrets.token_hex(12), int(time.time()), body.model, TokenTextCache(served.pipeline.tokenizer)),
+            functions=plan.functions,
+            stream_usage=options is not None and options.include_usage,
+        )
+        generation = Generation(state, served, body, plan, client_address(request.scope), began, formatter)
         if body.stream:
-            return EventStream(_stream_events(generation), resources.pop_all())
+            return EventStream(_stream_events(generation), resources.pop_all(), end=formatter.stream_end)
         with open_listener(generation.client) as listener:
             return await cancel_on_disconnect(request, _complete_response(generation, listener))
 
 
-def _make_plan(served: ServedModel, body: schemas.Completion | schemas.Chat) -> planning.Plan:
+def _make_plan(
+    served: ServedModel, adapter: str | None, body: schemas.Completion | schemas.Chat, param: str
+) -> planning.Plan:
     try:
         if isinstance(body, schemas.Chat):
-            return planning.plan_chat(served, body)
-        return planning.plan_completion(served, body)
+            plan = planning.plan_chat(served, body)
+        else:
+            plan = planning.plan_completion(served, body)
+        return replace(plan, requests=[replace(one, adapter=adapter) for one in plan.requests])
     except Exception as error:
-        raise to_request_error(error, param="messages" if isinstance(body, schemas.Chat) else "prompt") from error
+        raise to_request_error(error, param=param) from error
 
 
 @contextlib.contextmanager
@@ -153,22 +164,17 @@ async def _pieces(generation: Generation, listener: Listener) -> AsyncIterator[P
 
 
 async def _stream_events(generation: Generation) -> AsyncGenerator[bytes]:
-    """Each piece as a server-sent event."""
-    options = generation.body.stream_options
-    usage = options is not None and options.include_usage
-    formatter, tokens = generation.formatter, 0
+    """Each piece as server-sent events."""
+    formatter, plan = generation.formatter, generation.plan
     first: dict[int, Piece] = {}
     with open_listener(generation.client) as listener:
-        if first_chunks := formatter.first_chunks(generation.count, dropped=generation.plan.dropped):
-            yield b"".join(encode_event({**one, "usage": None} if usage else one) for one in first_chunks)
-        texts = [GeneratedText(generation.plan.trim) for _ in range(generation.count)]
+        if chunks := formatter.first_chunks(generation.count, dropped=plan.dropped):
+            yield b"".join(map(encode_event, chunks))
+        texts = [GeneratedText(plan.trim) for _ in range(generation.count)]
         async for piece in _pieces(generation, listener):
-            tokens += piece.token is not None
             first.setdefault(piece.text_index, piece)
-            chunk = formatter.chunk(piece, texts[piece.text_index])
-            if chunk is not None:
-                yield encode_event({**chunk, "usage": None} if usage else chunk)
-        if usage:
-            cached = count_cached(first.values(), generation.body.n or 1)
-            total = make_usage(generation.plan.prompt_tokens, tokens, cached=cached)
-            yield encode_event({**formatter.header(stream=True), "choices": [], "usage": total})
+            if chunks := formatter.chunks(piece, texts[piece.text_index]):
+                yield b"".join(map(encode_event, chunks))
+        cached = count_cached(first.values(), generation.body.n or 1)
+        if chunks := formatter.last_chunks(texts, prompt_tokens=plan.prompt_tokens, cached_tokens=cached):
+            yield b"".join(map(encode_event, chunks))

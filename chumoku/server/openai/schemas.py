@@ -31,6 +31,8 @@ Texts = Annotated[list[Text], Field(min_length=1, max_length=1024, fail_fast=Tru
 Rows = Annotated[list[Tokens], Field(min_length=1, max_length=1024, fail_fast=True)]
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Temperature = Annotated[float, Field(ge=0, le=100)]
+TopP = Annotated[float, Field(gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
 
 
@@ -69,8 +71,8 @@ class GenerationOptions(ModelRequest):
     """Fields shared by completions and chat."""
 
     max_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
     top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None  # 0: off
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None  # 0: off
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None

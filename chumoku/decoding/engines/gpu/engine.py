@@ -6,12 +6,13 @@
 
 One graph works for all lengths, because lengths are stored and incremented on the device. There are graphs for 1, 2, 4
 … 64, 128, 192 … rows; rows beyond the live ones write behind their ends, where nothing is read. Long prompts are
-prefilled by TorchEngine into the same cache: its attention does not read the past again for each token.
+prefilled by TorchEngine into the same cache: its attention does not read the past again for each token. So are passes
+with a row that has an adapter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from chumoku.decoding.engines.gpu import launch
 from chumoku.decoding.engines.gpu.weights import read_layers, read_logits, read_norm, unsupported
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
+from chumoku.nn.lora import Adapter
 
 AT_ONCE = 2 << 30  # a cache up to this many bytes is allocated at once
 PACK, LEAST_PACK = 2048, 16  # maximum and minimum number of tokens in a pack
@@ -60,10 +62,12 @@ class GpuEngine(TorchEngine):
 
     model: DecoderModel
 
-    def __init__(self, model: DecoderModel, *, rows: int, capacity: int) -> None:
+    def __init__(
+        self, model: DecoderModel, *, rows: int, capacity: int, adapters: Mapping[str, Adapter] | None = None
+    ) -> None:
         if reason := unsupported(model):
             raise UsageError(f"GpuEngine cannot run this model: {reason}.")
-        super().__init__(model, rows=rows, capacity=capacity)
+        super().__init__(model, rows=rows, capacity=capacity, adapters=adapters)
         self._launcher = launch.Launcher.on(self.device)
         self._layers = read_layers(model)
         stack, head = model.decoder, model.head
@@ -86,6 +90,8 @@ class GpuEngine(TorchEngine):
     def step(self, tokens: Tensor) -> Tensor:
         count = len(tokens)
         self.check_tokens(tokens, 1)
+        if self.has_adapter(0, count):
+            return super().extend(tokens[:, None])[:, 0]
         self.check_unobserved()
         longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
@@ -109,6 +115,7 @@ class GpuEngine(TorchEngine):
         lengths = list(map(len, prompts))
         starts = self.lengths[first : first + len(prompts)]
         valid = bool(lengths) and min(lengths) > 0 and len(starts) == len(lengths)
+        valid = valid and not self.has_adapter(first, len(prompts))
         if not valid or not self._near(sum(lengths), max(map(sum, zip(starts, lengths, strict=True)))):
             return super().prefill(prompts, first=first)
         tokens = torch.tensor([token for prompt in prompts for token in prompt], pin_memory=self._pinned)
@@ -120,7 +127,8 @@ class GpuEngine(TorchEngine):
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape
         starts = self.lengths[:count]
-        if len(starts) < count or not self._near(count * new, max(starts, default=0) + new):
+        near = self._near(count * new, max(starts, default=0) + new)
+        if len(starts) < count or not near or self.has_adapter(0, count):
             return super().extend(tokens)
         hidden = self._pass(tokens.flatten(), 0, starts, [new] * count)
         with torch.inference_mode():
@@ -140,7 +148,8 @@ class GpuEngine(TorchEngine):
                 self._reserve(len(rows), used)
                 launch.move(self._store, self._upload(moves), used)
         # The cache is kept even without rows, because the graphs contain its address.
-        self.lengths, self._places = [self.lengths[row] for row in rows], None
+        self.reorder_rows(rows)
+        self._places = None
 
     def _near(self, tokens: int, furthest: int) -> bool:
         return tokens <= PACK and furthest <= self.capacity and tokens * furthest <= NEAR

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from chumoku.decoding.engines.native import build
 from chumoku.decoding.engines.native.pack import Batch, Packed, Packing
+from chumoku.decoding.engines.native.pack_adapter import PackedAdapter
 from chumoku.decoding.engines.pytorch_only import find_pytorch_only
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.config import SCORE_POSITIONS
@@ -215,10 +216,12 @@ def run(
     cache: CacheTensors,
     outputs: Sequence[int],
     rotation: tuple[Tensor, Tensor] | None,
+    adapters: Sequence[PackedAdapter | None] = (),
 ) -> Tensor:
     """The logits (for an encoder, the hidden vectors) of the tokens with indices `outputs`.
 
     rotation    cos and sin of rotary positions, up to the largest position
+    adapters    of each token; by default none has one
     """
     count, end = len(new.tokens), max(new.position) + 1
     # One tensor for all, because creating a tensor costs as much as a small product.
@@ -250,6 +253,9 @@ def run(
         output_tokens=output_tokens,
         logits=logits.data_ptr(),
     )
+    if any(adapters):
+        pointers = [None if adapter is None else adapter.address for adapter in adapters]
+        batch.adapters = ctypes.cast((ctypes.c_void_p * count)(*pointers), ctypes.c_void_p)
     call_library("step", ctypes.byref(packed.fields), ctypes.byref(batch))
     return logits
 

@@ -10,7 +10,7 @@ its own. The keys and values of cross-attention are stored separately, once for 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,9 +25,11 @@ from chumoku.decoding.engines.native.call import (
     unsupported,
     weights,
 )
+from chumoku.decoding.engines.native.pack_adapter import PackedAdapter
 from chumoku.decoding.engines.rows import Rows
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.lora import Adapter
 
 AT_ONCE = 256  # tokens in one call
 FIRST = 512  # positions whose rotation angles are computed first; doubled when more are needed
@@ -36,12 +38,20 @@ FIRST = 512  # positions whose rotation angles are computed first; doubled when 
 class NativeEngine(Rows):
     """Decoding on a CPU; a whole step is one call into the C++ library."""
 
-    def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
+    def __init__(
+        self,
+        model: DecoderModel | EncoderDecoderModel,
+        *,
+        rows: int,
+        capacity: int,
+        adapters: Mapping[str, Adapter] | None = None,
+    ) -> None:
         if reason := unsupported(model):
             raise UsageError(f"The native engine cannot run this model: {reason.rstrip('.')}.")
-        super().__init__(model, rows=rows, capacity=capacity)
+        super().__init__(model, rows=rows, capacity=capacity, adapters=adapters)
         config = model.config
         self._weights = weights(model)
+        self._packed_adapters = {name: PackedAdapter(model.decoder, adapter) for name, adapter in self.adapters.items()}
         wide = config.key_heads * config.key_width
         try:
             # Uninitialized memory takes no space until it is written, and is not read before.
@@ -64,12 +74,17 @@ class NativeEngine(Rows):
         sources = {source.data_ptr(): source.nbytes for source in self._memory}
         return self._store.nbytes + self._origin.nbytes + sum(sources.values())
 
-    def add_rows(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        self.check_new_rows(count, sources)
+    def add_rows(
+        self,
+        count: int,
+        sources: Sequence[Sequence[int]] | None = None,
+        adapters: Sequence[str | None] | None = None,
+    ) -> None:
+        self.check_new_rows(count, sources, adapters)
         if sources and isinstance(self.model, EncoderDecoderModel):
             with inference_mode(self.model, self._parts):
                 self._memory += encode_sources(self.model, self._weights, sources)
-        self.lengths += [0] * count
+        self.append_rows(count, adapters)
         self._assign_slots([*self._slots, *[None] * count])
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
@@ -110,7 +125,7 @@ class NativeEngine(Rows):
             keeper |= {row: row for row in keeper if row < len(rows) and rows[row] == row}
             slots = [self._slots[row] if keeper[row] == place else None for place, row in enumerate(rows)]
         self._shared = self._shared or shared
-        self.lengths = [self.lengths[row] for row in rows]
+        self.reorder_rows(rows)
         used = max(self.lengths, default=0)
         self._origin[: len(rows), :used] = self._origin[list(rows), :used]
         self._memory = [self._memory[row] for row in rows] if self._memory else []
@@ -166,10 +181,12 @@ class NativeEngine(Rows):
             lengths[row] += 1
         new = Tokens(tokens, rows, places, [place + 1 for place in places], [self._slots[row] for row in rows])
         cache = CacheTensors(self._store, self._origin, self._memory)
+        names = [self.row_adapters[row] for row in rows]
+        adapters = [None if name is None else self._packed_adapters[name] for name in names]
         stack = self.model.decoder
         if self._rotation is not None and max(lengths) > len(self._rotation[0]):
             self._rotation = rotation(stack, min(2 * max(lengths), self.capacity))
         with inference_mode(self.model, self._called):
-            logits = run(self._weights.decoder, stack, new, cache, outputs, self._rotation)
+            logits = run(self._weights.decoder, stack, new, cache, outputs, self._rotation, adapters)
         self.lengths = lengths
         return logits

@@ -83,7 +83,7 @@ class Batch(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("rows", "capacity")),
         *((name, ctypes.c_void_p) for name in ("origin", "memory", "memory_length")),
         ("outputs", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("output_tokens", "logits")),
+        *((name, ctypes.c_void_p) for name in ("output_tokens", "logits", "adapters")),
     )
 
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "low_rank.h"
 #include "thread_pool.h"
 #include "structs.h"
 #include "packing.h"
@@ -81,6 +82,7 @@ struct Worker {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, wide = (stack.heads + 2 * G) * width;
         multiply_all(l.attention, in, {projected.data(), wide, false});
+        adapt(layer, &LayerAdapter::attention, in, projected.data(), wide);
         pool.each(batch.count, [&](int r) {
             float* query = projected.data() + size_t(r) * wide;
             float* key = query + stack.heads * width;
@@ -102,6 +104,7 @@ struct Worker {
         });
         if (!parts) form_all(l.output, in);
         multiply(pool, l.output, in, batch.count, {batch.x, stack.width, true});
+        adapt(layer, &LayerAdapter::output, in, batch.x, stack.width);
     }
 
     void cross_attention(int layer) {
@@ -126,6 +129,7 @@ struct Worker {
         const Layer& l = stack.layer[layer];
         int F = stack.hidden, wide = F * (1 + stack.gated);
         multiply_all(l.up, in, {gates.data(), wide, false});
+        adapt(layer, &LayerAdapter::up, in, gates.data(), wide);
         // Rows are divided into parts of a few groups, since a step often has only one row.
         int pieces = (F + 8 * GROUP - 1) / (8 * GROUP);
         bool parts = can_form_in_parts(l.down, GROUP);
@@ -141,6 +145,17 @@ struct Worker {
         });
         if (!parts) form_all(l.down, hidden);
         multiply(pool, l.down, hidden, batch.count, {batch.x, stack.width, true});
+        adapt(layer, &LayerAdapter::down, hidden, batch.x, stack.width);
+    }
+
+    // Add the low-rank products of the adapter of each token.
+    template <int N> void adapt(int layer, LowRank (LayerAdapter::*part)[N], Inputs& inputs, float* y, int stride) {
+        if (!batch.adapters) return;
+        pool.each(batch.count, [&](int r) {
+            if (const LayerAdapter* adapter = batch.adapters[r])
+                for (const LowRank& one : adapter[layer].*part)
+                    add_low_rank(one, inputs.row(r), y + size_t(r) * stride + one.first);
+        });
     }
 
     // Products of the same inputs, with their outputs side by side. The inputs have the format of the first product, which
@@ -203,7 +218,7 @@ void pool_close(void* pool) { delete static_cast<ThreadPool*>(pool); }
 int lanes() { return LANES; }
 int sizes(int which) {
     const int all[] = {sizeof(Product), sizeof(Norm), sizeof(Layer), sizeof(Stack), sizeof(Batch),
-                       sizeof(Source),  sizeof(Packing)};
+                       sizeof(Source),  sizeof(Packing), sizeof(LayerAdapter)};
     return all[which];
 }
 

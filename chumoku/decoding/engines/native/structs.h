@@ -25,6 +25,14 @@ struct Stack {
     Norm last;
     Product logits;  // if it has no outputs, the hidden vectors are returned
 };
+struct LowRank {  // y += B A x for outputs first … of products side by side
+    int32_t rank, inputs, first, outputs;
+    const float* a;  // [rank, inputs], with zeros up to a multiple of LANES rows
+    const float* b;  // [rank, outputs], scaled
+};
+struct LayerAdapter {
+    LowRank attention[3], output[1], up[2], down[1];  // with rank 0 where there is none
+};
 struct Batch {
     int32_t count;                  // new tokens
     const int32_t *row, *position;  // of each token
@@ -40,6 +48,7 @@ struct Batch {
     int32_t outputs;                // number of tokens whose logits are returned
     const int32_t* output_tokens;   // and which
     float* logits;                  // [outputs, V], or [outputs, D]
+    const LayerAdapter* const* adapters;  // the layers of each token's adapter, or null; null if no token has one
 };
 struct Source {  // rows of weights as stored, with strides in bytes from row to row and from group to group
     const uint8_t *q, *scale, *low;

@@ -15,7 +15,7 @@ import { TokenLines } from "./tokens.js";
 
 export { strings } from "./strings.js";
 export const styles = ["views/look/look.css"];
-export const accepts = () => true;
+export const accepts = (model) => !model.parent; // an adapter can only generate text
 
 const MAX_CHARS = 20000;
 const FAST_LENS = 400_000; // up to this many layers × vocabulary, the lens is part of the first request
