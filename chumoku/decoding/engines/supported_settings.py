@@ -1,31 +1,39 @@
-"""Config keys whose other values only the PyTorch engine supports; the fast engines leave such models to it."""
+"""Values of config keys that each fast engine supports; models with other values are left to the PyTorch engine."""
 
 from __future__ import annotations
 
-from typing import Any
+from operator import attrgetter
+from typing import Any, Literal
 
 from chumoku.models.config import ModelConfig
 
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "placement": ("pre", "post"),
-    "parallel": (False,),
-    "norm_unit_offset": (False,),
-    "query_key_norm": ("none",),
-    "attention_scale": (None,),
-    "score_cap": (None,),
-    "logit_cap": (None,),
-    "scale_logits": (False,),
-    "norm_bias": (True,),
-    "first_norm": (True,),
-    "no_position_every": (None,),
+# An engine supports every value of a key that is not named here.
+SUPPORTED: dict[Literal["native", "gpu"], dict[str, tuple[Any, ...]]] = {
+    "native": {"experts": (0,)},
+    "gpu": {
+        "experts": (0,),
+        "position": ("sinusoidal", "learned", "rotary", "none"),
+        "attention_window": (None,),
+        "rotary.share": (1.0,),
+        "no_position_every": (None,),
+        "norm": ("layer", "rms"),
+        "norm_bias": (True,),
+        "norm_unit_offset": (False,),
+        "first_norm": (True,),
+        "placement": ("pre", "post"),
+        "parallel": (False,),
+        "query_key_norm": ("none",),
+        "attention_scale": (None,),
+        "score_cap": (None,),
+        "logit_cap": (None,),
+        "scale_logits": (False,),
+    },
 }
 
 
-def find_pytorch_only(config: ModelConfig) -> str | None:
-    """A setting of this config that only the PyTorch engine supports, such as "parallel = True", if it has one."""
-    for key, supported in SUPPORTED.items():
-        if (value := getattr(config, key)) not in supported:
+def find_unsupported(engine: Literal["native", "gpu"], config: ModelConfig) -> str | None:
+    """A setting of this config that this engine does not support, such as "parallel = True", if it has one."""
+    for key, supported in SUPPORTED[engine].items():
+        if (value := attrgetter(key)(config)) not in supported:
             return f"{key} = {value!r}"
-    if config.heads * config.key_width != config.width:
-        return f"head_width = {config.key_width}"
-    return None if config.rotary.share == 1 else f"rotary.share = {config.rotary.share}"
+    return None
