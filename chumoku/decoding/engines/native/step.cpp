@@ -51,15 +51,15 @@ struct Worker {
         const Product& product;
         Inputs& to;
     };
+    void form_input(const Input& input, int r) {
+        normalize(input.norm, stack.width, batch.x + size_t(r) * stack.width, input.to.row(r));
+        input.to.form(r, input.product);
+    }
     // Finish the previous sublayer, if any, and compute the inputs of the following.
     template <class... Each> void prepare(const Norms* previous, const Each&... inputs) {
         pool.each(batch.count, [&](int r) {
             if (previous) finish(*previous, r);
-            auto compute = [&](const Input& input) {
-                normalize(input.norm, stack.width, batch.x + size_t(r) * stack.width, input.to.row(r));
-                input.to.form(r, input.product);
-            };
-            (compute(inputs), ...);
+            (form_input(inputs, r), ...);
         });
     }
 
