@@ -80,6 +80,7 @@ def test_logits_equal_the_models(number: int, place: tuple[str, ...]) -> None:
     check_engine(NativeEngine, model, seed=number, turns=13, tolerance=2e-3)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize(("width", "heads", "kv_heads"), [(160, 2, 1), (96, 3, 3), (66, 6, 2), (320, 10, 1)])
 def test_heads_of_any_width_and_number(kind: str, width: int, heads: int, kv_heads: int) -> None:
@@ -88,6 +89,7 @@ def test_heads_of_any_width_and_number(kind: str, width: int, heads: int, kv_hea
     check_engine(NativeEngine, model, seed=3, turns=11, tolerance=3e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("attention_bias", ["none", "qkv", "all"])
 def test_biases_of_attention_and_yarn(kind: str, attention_bias: str) -> None:

@@ -116,6 +116,7 @@ def test_a_last_digit_moves_an_input_by_little(kind: str, monkeypatch: pytest.Mo
     assert moved[1] > 5e-3
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("rows", [1, 31, 37])
 def test_the_number_of_rows_changes_nothing(precision: str, rows: int) -> None:
@@ -181,6 +182,7 @@ def test_an_engine_that_ignores_a_key_is_caught(family: str, field: str, value: 
         check_engine(wrong, copy.deepcopy(family_at(family, "float32")), seed=5, turns=11, tolerance=2e-4)
 
 
+@pytest.mark.sample(2)
 @needs_library
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +272,7 @@ def check_recording(model: Model, how: str) -> None:
     assert all(torch.equal(*pair) for pair in zip(*logits, strict=True))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_recording_changes_no_translation(precision: str) -> None:
     model = model_at("encoder-decoder", precision)
@@ -283,6 +286,7 @@ def test_recording_changes_no_translation(precision: str) -> None:
     assert set(tape) == set(addresses(model))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", DECODING)
 def test_the_recording_belongs_to_the_generated_text(kind: str, precision: str) -> None:
@@ -456,6 +460,7 @@ def test_quantized_models_are_as_their_config_says() -> None:
         assert modification(model_at(kind, precision)) is None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_edits_work_while_text_is_written(precision: str) -> None:
     """A head that is switched off stays off from the first token to the last."""
