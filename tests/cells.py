@@ -46,6 +46,39 @@ EXTRAS: dict[str, dict[str, object]] = {
     },
 }
 
+LLAMA: dict[str, object] = {"norm": "rms", "bias": False, "pairing": "half", "kv_heads": 1}
+GEMMA = {**LLAMA, "placement": "sandwich", "norm_unit_offset": True, "feedforward": "geglu_tanh", "attention_window": 5}
+# Keys of public families together, of decoders unless they name another kind.
+FAMILIES: dict[str, dict[str, object]] = {
+    "qwen3": {**LLAMA, "head_width": 64, "query_key_norm": "head"},
+    "smollm3": {**LLAMA, "no_position_every": 3},
+    "phi": {**LLAMA, "rotary": RotarySettings(share=0.75)},
+    "gpt-neox": {"parallel": True, "rotary": RotarySettings(share=0.25), "feedforward": "gelu", "pairing": "half"},
+    "gemma2": {
+        **{**GEMMA, "head_width": 64, "scale_embedding": True, "full_attention_every": 2},
+        **{"attention_scale": 0.11, "score_cap": 2.0, "logit_cap": 3.0},
+    },
+    "gemma3": {
+        **{**GEMMA, "query_key_norm": "head", "full_attention_every": 3},
+        "rotary": RotarySettings(base=1009.0, local_base=77.0),
+    },
+    "olmo2": {**LLAMA, "placement": "output", "query_key_norm": "all"},
+    "ettin": {
+        **{"norm_bias": False, "first_norm": False, "embedding_norm": True, "bias": False, "feedforward": "geglu"},
+        **{"attention_window": 5, "full_attention_every": 3, "full_attention_first": True},
+        "rotary": RotarySettings(local_base=77.0),
+    },
+    "bloom": {"position": "alibi", "embedding_norm": True, "feedforward": "gelu_tanh"},
+    "t5": {
+        **{"kind": "encoder-decoder", "position": "relative_bias", "norm": "rms", "bias": False},
+        **{"feedforward": "relu", "head_width": 64, "attention_scale": 1.0, "scale_logits": True},
+    },
+    "no family": {
+        **{"kind": "encoder-decoder", "position": "relative", "query_key_norm": "all", "placement": "sandwich"},
+        **{"attention_window": 5, "score_cap": 2.0, "kv_heads": 1},
+    },
+}
+
 
 class Cell(NamedTuple):
     kind: str

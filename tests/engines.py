@@ -1,12 +1,13 @@
 """Properties of every engine: whatever happens to other rows, each row gives the logits of the PyTorch model.
 
 check_engine(factory, model)     factory(model, rows=…, capacity=…) → engine; raises AssertionError where a law breaks
+check_rows(factory, model, …)    for engines that promise it: the number of rows changes no bit
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -136,3 +137,21 @@ def check_engine(factory: Factory, model: Model, *, seed: int = 0, turns: int = 
     positions = CAPACITY + (2 * 11 if mirror.sourced else 0)
     bound = config.decoder_depth * 2 * ROWS * config.key_heads * positions * config.key_width * 8
     assert 0 < max(sizes) <= bound
+
+
+def check_rows(factory: Factory, model: Model, counts: Sequence[int]) -> None:
+    """The result of a row does not depend on the number of rows, in any bit."""
+    most, sourced = max(counts), isinstance(model, EncoderDecoderModel)
+    numbers = [[3 + row, 7, 11 * row + 1] for row in range(most)]
+    prompts = [[number % model.config.vocabulary for number in prompt] for prompt in numbers]
+    engine, step = factory(model, rows=most, capacity=7), torch.full((most,), 9)
+
+    def read(some: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+        engine.select_rows([])
+        engine.add_rows(len(some), some if sourced else None)
+        return engine.prefill(some).clone(), engine.step(step[: len(some)])
+
+    alone = [read([prompt]) for prompt in prompts]
+    for count in counts:
+        for found, expected in zip(read(prompts[:count]), zip(*alone[:count], strict=True), strict=True):
+            assert torch.equal(found, torch.cat(expected)), count

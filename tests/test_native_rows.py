@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import torch
+from engines import check_rows
 from gguf_weights import SIZES, with_blocks
 
 from chumoku.decoding.engines.native.call import unsupported
@@ -22,18 +22,4 @@ def test_number_of_rows_changes_no_bit(precision: str) -> None:
     model = with_blocks(model) if precision == "gguf" else to_precision(model, precision)
     if unsupported(model):
         pytest.skip("There is no native library here.")
-    prompts = [[3 + row, 7, 11 * row + 1] for row in range(ROWS)]
-    engine, step = NativeEngine(model, rows=ROWS, capacity=61), torch.full((ROWS,), 9)
-    alone = []
-    for prompt in prompts:
-        engine.select_rows([])
-        engine.add_rows(1)
-        alone.append((engine.prefill([prompt])[0].clone(), engine.step(step[:1])[0].clone()))
-    for count in range(1, ROWS + 1):
-        engine.select_rows([])
-        engine.add_rows(count)
-        read = engine.prefill(prompts[:count]).clone()
-        written = engine.step(step[:count])
-        for row in range(count):
-            assert torch.equal(read[row], alone[row][0]), (count, row)
-            assert torch.equal(written[row], alone[row][1]), (count, row)
+    check_rows(NativeEngine, model, range(1, ROWS + 1))

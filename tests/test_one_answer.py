@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import math
 import warnings
@@ -17,8 +18,8 @@ import laws
 import pytest
 import torch
 import torch.nn.functional as F
-from cells import Cell, model_of
-from engines import check_engine
+from cells import FAMILIES, Cell, model_of
+from engines import check_engine, check_rows
 from gguf_weights import SIZES as BLOCK_SIZES
 from gguf_weights import with_blocks
 from torch import Tensor, nn
@@ -56,10 +57,24 @@ NATIVE = native_build.library() is not None
 needs_library = pytest.mark.skipif(not NATIVE, reason=native_build.why_not() or "")
 ENGINES = [TorchEngine, *([NativeEngine] if NATIVE else [])]
 
+# Every family at every precision; a sample of as many cases as there are families has each of them once.
+FAMILY_CASES = [
+    (family, PRECISIONS[(number + turn) % len(PRECISIONS)])
+    for number, family in enumerate(FAMILIES)
+    for turn in range(len(PRECISIONS))
+]
+
 
 def model_at(kind: str, precision: str, **changes: Any) -> Model:
     sizes = {**SIZES, **(BLOCK_SIZES if precision == "gguf" else {}), **changes}
     return at_precision(model_of(Cell(kind, "rotary"), torch.float32, **sizes), precision)
+
+
+def family_at(family: str, precision: str) -> Model:
+    changes = dict(FAMILIES[family])
+    if precision == "gguf" and "head_width" in changes:
+        changes["head_width"] = BLOCK_SIZES["width"]
+    return model_at(str(changes.pop("kind", "decoder")), precision, **changes)
 
 
 def at_precision(model: Model, precision: str) -> Model:
@@ -101,6 +116,7 @@ def test_a_last_digit_moves_an_input_by_little(kind: str, monkeypatch: pytest.Mo
     assert moved[1] > 5e-3
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("rows", [1, 31, 37])
 def test_the_number_of_rows_changes_nothing(precision: str, rows: int) -> None:
@@ -123,6 +139,51 @@ def test_every_engine_equals_the_model(engine: Any, kind: str, precision: str) -
 
 
 @needs_library
+@pytest.mark.sample(len(FAMILIES))
+@pytest.mark.parametrize(("family", "precision"), FAMILY_CASES)
+def test_every_family_runs_on_the_native_engine(family: str, precision: str) -> None:
+    """As the PyTorch model, whatever the other rows are, and recorded or not."""
+    model = family_at(family, precision)
+    assert isinstance(open_engine(model, rows=1, capacity=3), NativeEngine)
+    check_engine(NativeEngine, model, seed=5, turns=11, tolerance=20 * CLOSE[precision])
+    if model.config.kind == "decoder" or precision != "float32":  # the encoder of a float32 model runs in PyTorch
+        check_rows(NativeEngine, model, (2, 11))
+    check_recording(model, "recorded")
+
+
+# For each family, a field of its first layer or of the stack that an engine might ignore, and what it would be then.
+IGNORED_FIELDS: list[tuple[str, str, Any]] = [
+    *(("qwen3", "layer.query_norm.kind", 0), ("qwen3", "layer.key_norm.kind", 0), ("smollm3", "last_layer.base", 0)),
+    *(("phi", "rotated", 32), ("gpt-neox", "parallel", 0), ("gpt-neox", "rotated", 32), ("gemma2", "scale", 0.125)),
+    *(("gemma2", "score_cap", 0.0), ("gemma2", "layer.attention_norms.output.kind", 0)),
+    *(("gemma2", "layer.window", 1 << 30), ("gemma3", "layer.base", 0), ("gemma3", "last_layer.window", 5)),
+    *(("gemma3", "layer.feed_norms.output.kind", 0), ("olmo2", "joint_norms", 0), ("ettin", "layer.window", 5)),
+    *(("olmo2", "layer.feed_norms.output.kind", 0), ("t5", "scale", 0.125), ("no family", "layer.relative", None)),
+    *(("no family", "clip", 3), ("no family", "layer.cross_query_norm.kind", 0), ("no family", "joint_norms", 0)),
+    ("no family", "layer.cross_norms.output.kind", 0),
+]
+
+
+@needs_library
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(("family", "field", "value"), IGNORED_FIELDS)
+def test_an_engine_that_ignores_a_key_is_caught(family: str, field: str, value: Any) -> None:
+    def wrong(model: Model, **sizes: Any) -> Engine:
+        engine = NativeEngine(model, **sizes)
+        stack = engine._weights.decoder.fields
+        layers = {"layer": stack.layer[0], "last_layer": stack.layer[stack.layers - 1]}
+        *path, name = field.split(".")
+        fields = functools.reduce(getattr, path[1:], layers[path[0]]) if path else stack
+        assert getattr(fields, name) != value
+        setattr(fields, name, value)
+        return engine
+
+    with pytest.raises(AssertionError, match="Tensor-likes are not close"):
+        check_engine(wrong, copy.deepcopy(family_at(family, "float32")), seed=5, turns=11, tolerance=2e-4)
+
+
+@pytest.mark.sample(2)
+@needs_library
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_at("decoder", precision)
@@ -142,15 +203,21 @@ def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pyt
         check_engine(wrong, model, seed=3, turns=23, tolerance=20 * CLOSE[precision])
 
 
+NON_FINITE_CELLS = [
+    *(Cell("decoder", norm=norm) for norm in ("layer", "rms", "batch")),
+    *(Cell("decoder", norm="rms", placement="sandwich", extra=extra) for extra in ("caps", "unit offset")),
+]
+
+
 @pytest.mark.sample(7)
 @needs_library
-@pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
+@pytest.mark.parametrize("cell", NON_FINITE_CELLS, ids=str)
 @pytest.mark.parametrize("feedforward", ["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_non_finite_values_are_not_hidden(norm: str, feedforward: str, precision: str) -> None:
+def test_non_finite_values_are_not_hidden(cell: Cell, feedforward: str, precision: str) -> None:
     """NaN and ∞ anywhere in the weights: where PyTorch's logits are not finite, no engine's are."""
     sizes = {**SIZES, **(BLOCK_SIZES if precision == "gguf" else {}), "feedforward": feedforward}
-    base = model_of(Cell("decoder", "rotary", norm), torch.float32, **sizes)
+    base = model_of(cell, torch.float32, **sizes)
     for odd, name in itertools.product((math.nan, math.inf, -math.inf), ("attention.query", "feedforward.up")):
         broken = copy.deepcopy(base)
         linear = broken.decoder.blocks[1].get_submodule(name)
@@ -179,15 +246,21 @@ def looked(model: Model, how: str) -> Iterator[None]:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None:
     model = model_at("decoder", precision)
+    check_recording(model, how)
     for options in ({"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 3}):
         plain = generate(model, prompts(), max_new_tokens=13, **options)
         with looked(model, how):
             assert generate(model, prompts(), max_new_tokens=13, **options) == plain
+
+
+def check_recording(model: Model, how: str) -> None:
+    """No bit of an engine's logits changes."""
+    sources = [[5, 3, 11], [7, 2], [13]] if model.config.kind == "encoder-decoder" else None
     logits = []
     for one in ("unseen", how):
         with looked(model, one):
             engine = open_engine(model, rows=3, capacity=17)
-            engine.add_rows(3)
+            engine.add_rows(3, sources)
             output = [
                 engine.prefill(prompts()),
                 engine.step(torch.tensor([3, 1, 2])),
@@ -199,6 +272,7 @@ def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None
     assert all(torch.equal(*pair) for pair in zip(*logits, strict=True))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_recording_changes_no_translation(precision: str) -> None:
     model = model_at("encoder-decoder", precision)
@@ -212,6 +286,7 @@ def test_recording_changes_no_translation(precision: str) -> None:
     assert set(tape) == set(addresses(model))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", DECODING)
 def test_the_recording_belongs_to_the_generated_text(kind: str, precision: str) -> None:
@@ -385,6 +460,7 @@ def test_quantized_models_are_as_their_config_says() -> None:
         assert modification(model_at(kind, precision)) is None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_edits_work_while_text_is_written(precision: str) -> None:
     """A head that is switched off stays off from the first token to the last."""

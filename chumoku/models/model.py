@@ -50,8 +50,11 @@ class Model(nn.Module):
         return next(self.parameters()).dtype
 
     def compute_logits(self, head: nn.Module, hidden: Tensor, table: Tensor) -> Tensor:
-        """Return the logits of the head, scaled and soft-capped if the config says so; `table` is the embedding."""
-        logits = head(hidden, table)
+        """Return the logits of the head, scaled and soft-capped; `table` is the embedding."""
+        return self.scale_and_cap(head(hidden, table))
+
+    def scale_and_cap(self, logits: Tensor) -> Tensor:
+        """Return logits / √D and soft-capped, each if the config says so."""
         if self.config.scale_logits:
             logits = logits / math.sqrt(self.config.width)
         return soft_cap(logits, self.config.logit_cap)

@@ -6,7 +6,6 @@ gated   (f(x W_gate + b) ⊙ (x W_up + b)) W_down + b    GEGLU: f = GELU (exact 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
@@ -19,6 +18,11 @@ Kind = Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "geglu_tanh", "swig
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """A function and not a functools.partial, so that a copied model still equals its config."""
+    return F.gelu(x, approximate="tanh")
+
+
 class Activation(NamedTuple):
     function: Callable[[Tensor], Tensor]
     gated: bool
@@ -27,10 +31,10 @@ class Activation(NamedTuple):
 ACTIVATIONS: dict[Kind, Activation] = {
     "relu": Activation(F.relu, gated=False),
     "gelu": Activation(F.gelu, gated=False),
-    "gelu_tanh": Activation(functools.partial(F.gelu, approximate="tanh"), gated=False),
+    "gelu_tanh": Activation(gelu_tanh, gated=False),
     "silu": Activation(F.silu, gated=False),
     "geglu": Activation(F.gelu, gated=True),
-    "geglu_tanh": Activation(functools.partial(F.gelu, approximate="tanh"), gated=True),
+    "geglu_tanh": Activation(gelu_tanh, gated=True),
     "swiglu": Activation(F.silu, gated=True),
 }
 

@@ -22,13 +22,25 @@ from chumoku.models import heads, model, stack
 from chumoku.models.build import CLASSES
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn import attention, block, cache, embeddings, feedforward, gguf_blocks, masks, norms, positions, quantized
+from chumoku.nn import (
+    attention,
+    block,
+    cache,
+    embeddings,
+    feedforward,
+    gguf_blocks,
+    masks,
+    norms,
+    positions,
+    quantized,
+    soft_cap,
+)
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 SOURCES = (
     *(attention, block, cache, embeddings, feedforward, gguf_blocks, heads, masks, model, norms, positions, quantized),
-    stack,
+    *(soft_cap, stack),
 )
 QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: QuantizedLinear,

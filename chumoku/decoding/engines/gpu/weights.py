@@ -13,9 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from chumoku.decoding.engines.pytorch_only import find_pytorch_only
+from chumoku.decoding.engines.supported_settings import find_unsupported
 from chumoku.errors import UsageError
-from chumoku.models.config import SCORE_POSITIONS
 from chumoku.models.model import DecoderModel
 from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Logits
@@ -61,12 +60,10 @@ def unsupported(model: nn.Module) -> str | None:
     if not isinstance(model, DecoderModel):
         return "it is not a decoder"
     config = model.config
-    if config.experts or config.norm == "batch":
-        return "it has experts or batch norms"
-    if config.attention_window or config.position in SCORE_POSITIONS:
-        return "it has relative positions, ALiBi or an attention window"
-    if setting := find_pytorch_only(config):
+    if setting := find_unsupported("gpu", config):
         return f"it has {setting}"
+    if config.heads * config.key_width != config.width:
+        return f"it has head_width = {config.key_width}"
     if model.dtype not in DTYPES:
         return f"its dtype is {model.dtype}"
     if max(config.width, config.hidden) > WIDEST or config.key_width > WIDEST_HEAD:

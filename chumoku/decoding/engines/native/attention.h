@@ -1,4 +1,4 @@
-// softmax(q Kᵀ / √d) V of one query, for the query heads that share a key head.
+// softmax(scores of q and K) V of one query, for the query heads that share a key head.
 #pragma once
 
 #include <algorithm>
@@ -66,21 +66,49 @@ void mix(const float* scores, int stride, int length, const At& value, int width
         }
 }
 
+// What becomes of q · k: cap · tanh(score / cap) of score = scale (q · k + q · r) + bias.
+struct Scoring {
+    float scale, cap;                 // cap 0: no soft-capping
+    const float* relative = nullptr;  // [2 clip + 1, width]: the r of each distance, or null
+    int clip = 0, distance = 0;       // of the query from the first key
+    const float* bias = nullptr;      // of the first head for the first key, or null
+    size_t next_head = 0;             // from the bias of one head to that of the next
+
+    const float* offset(int t, int width) const {
+        return relative + size_t(std::clamp(distance - t, -clip, clip) + clip) * width;
+    }
+    void finish(float* scores, int head, int length) const {
+        if (bias)
+            for (int t = 0; t < length; t++) scores[t] += bias[head * next_head + t];
+        if (cap)
+            for (int t = 0; t < length; t += LANES)
+                store(scores + t, hyperbolic_tangent(load<Floats>(scores + t) / cap) * cap);
+    }
+};
+
 // Attention of `shared` queries [width] over `length` positions. at(t) points to the keys of position t, and `values`
 // further on are its values.
 template <class At>
-void attend(const float* query, int shared, int width, int length, size_t values, const At& at, float* out) {
+void attend(const float* query, int shared, int width, int length, size_t values, const At& at, const Scoring& scoring,
+            float* out) {
     thread_local std::vector<float> space;
     int stride = (length + LANES - 1) / LANES * LANES;
     space.resize(size_t(shared) * stride);
-    float *scores = space.data(), scale = 1 / std::sqrt(float(width));
+    float* scores = space.data();
     for (int t = 0; t < length; t += LANES) {
-        const float* keys[LANES];
+        const float *keys[LANES], *offsets[LANES];
         for (int i = 0; i < LANES; i++) keys[i] = at(std::min(t + i, length - 1));
-        for (int h = 0; h < shared; h++) store(scores + h * stride + t, dots(query + h * width, keys, width) * scale);
+        if (scoring.relative)
+            for (int i = 0; i < LANES; i++) offsets[i] = scoring.offset(t + i, width);
+        for (int h = 0; h < shared; h++) {
+            Floats found = dots(query + h * width, keys, width);
+            if (scoring.relative) found += dots(query + h * width, offsets, width);
+            store(scores + h * stride + t, found * scoring.scale);
+        }
     }
     for (int h = 0; h < shared; h++) {
         float* s = scores + h * stride;
+        scoring.finish(s, h, length);
         for (int t = length; t < stride; t++) s[t] = -INFINITY;
         Floats top = load<Floats>(s), sum = {};
         for (int t = LANES; t < stride; t += LANES) top = at_least(load<Floats>(s + t), top);

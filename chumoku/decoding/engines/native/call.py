@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from chumoku.decoding.engines.native import build
-from chumoku.decoding.engines.native.pack import Batch, Packed, Packing
+from chumoku.decoding.engines.native.pack import Packed
 from chumoku.decoding.engines.native.pack_adapter import PackedAdapter
-from chumoku.decoding.engines.pytorch_only import find_pytorch_only
+from chumoku.decoding.engines.native.positions import PositionTables, make_tables
+from chumoku.decoding.engines.native.structs import Batch, Packing
+from chumoku.decoding.engines.supported_settings import find_unsupported
 from chumoku.errors import ChumokuError, TooLargeError
-from chumoku.models.config import SCORE_POSITIONS
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, is_quantized
@@ -159,10 +160,7 @@ def unsupported(model: Model) -> str | None:
         return f"it is on {model.device}"
     if odd := {tensor.dtype for tensor in model.parameters()} - {torch.float32}:
         return f"its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it"
-    config = model.config
-    if config.experts or config.attention_window or config.position in SCORE_POSITIONS:
-        return "it has experts, relative positions, ALiBi or an attention window"
-    if setting := find_pytorch_only(config):
+    if setting := find_unsupported("native", model.config):
         return f"it has {setting}"
     return None if build.library() is not None else build.why_not()
 
@@ -215,12 +213,12 @@ def run(
     new: Tokens,
     cache: CacheTensors,
     outputs: Sequence[int],
-    rotation: tuple[Tensor, Tensor] | None,
+    tables: PositionTables,
     adapters: Sequence[PackedAdapter | None] = (),
 ) -> Tensor:
     """The logits (for an encoder, the hidden vectors) of the tokens with indices `outputs`.
 
-    rotation    cos and sin of rotary positions, up to the largest position
+    tables      for all positions up to the largest
     adapters    of each token; by default none has one
     """
     count, end = len(new.tokens), max(new.position) + 1
@@ -231,7 +229,6 @@ def run(
     )
     x = stack.embed(numbers[:1], numbers[2:3], end, None)[0].contiguous()
     logits = torch.empty(len(outputs), packed.fields.logits.outputs or x.shape[1])
-    cos, sin = (None, None) if rotation is None else (part.data_ptr() for part in rotation)
     addresses = (ctypes.c_void_p * len(cache.memory))(*(source.data_ptr() for source in cache.memory))
     lengths = (ctypes.c_int32 * len(cache.memory))(*(source.shape[2] for source in cache.memory))
     batch = Batch(
@@ -240,8 +237,9 @@ def run(
         position=position,
         visible=visible,
         slot=slot,
-        cos=cos,
-        sin=sin,
+        positions=tables.positions,
+        rotation=None if tables.rotation is None else tables.rotation.data_ptr(),
+        bias=None if tables.bias is None else tables.bias.data_ptr(),
         x=x.data_ptr(),
         store=cache.store.data_ptr(),
         rows=cache.store.shape[2],
@@ -265,12 +263,15 @@ def encode_sources(model: EncoderDecoderModel, packed: Weights, sources: Sequenc
     lengths = list(map(len, sources))
     states = _states(model, sources) if packed.encoder is None else _native_states(model, packed.encoder, sources)
     layers = []
-    for products in packed.decoder.memory:
+    for products, norm in packed.decoder.memory:
         parts = [torch.empty(len(states), product.outputs) for product in products]
         for product, part in zip(products, parts, strict=True):
             pointers = (ctypes.c_void_p(states.data_ptr()), ctypes.c_void_p(part.data_ptr()))
             call_library("product", ctypes.byref(product), len(states), *pointers)
-        layers.append(torch.cat(parts, dim=1).view(len(states), 2, -1).transpose(0, 1))
+        memory = torch.cat(parts, dim=1).view(len(states), 2, -1).transpose(0, 1)
+        if norm is not None:
+            memory[0] = norm(memory[0].reshape(-1, len(norm.gamma))).view(memory[0].shape)
+        layers.append(memory)
     together = torch.stack(layers)  # [L, 2, all tokens, G·K]
     return [part.contiguous() for part in torch.split(together, lengths, dim=2)]
 
@@ -293,12 +294,4 @@ def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence
     wide = model.config.key_heads * model.config.key_width
     store = torch.empty(model.config.encoder_depth, 2, count, longest, wide)
     cache = CacheTensors(store, torch.empty(count, longest, dtype=torch.int32))
-    return run(packed, model.encoder, new, cache, range(len(tokens)), rotation(model.encoder, longest))
-
-
-def rotation(stack: Stack, positions: int) -> tuple[Tensor, Tensor] | None:
-    """cos and sin [positions, K/2] of a stack's rotary positions."""
-    if stack.rotary is None:
-        return None
-    cos, sin, _ = stack.rotary(torch.arange(positions), torch.float32)
-    return cos.contiguous(), sin.contiguous()
+    return run(packed, model.encoder, new, cache, range(len(tokens)), make_tables(model.encoder, longest))

@@ -20,19 +20,19 @@ from chumoku.decoding.engines.native.call import (
     CacheTensors,
     Tokens,
     encode_sources,
-    rotation,
     run,
     unsupported,
     weights,
 )
 from chumoku.decoding.engines.native.pack_adapter import PackedAdapter
+from chumoku.decoding.engines.native.positions import make_tables
 from chumoku.decoding.engines.rows import Rows
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.lora import Adapter
 
 AT_ONCE = 256  # tokens in one call
-FIRST = 512  # positions whose rotation angles are computed first; doubled when more are needed
+FIRST = 512  # positions whose tables are computed first; doubled when more are needed
 
 
 class NativeEngine(Rows):
@@ -65,7 +65,7 @@ class NativeEngine(Rows):
         self._slots: list[int] = []
         self._shared = False  # whether rows may share cached positions
         self._memory: list[Tensor] = []  # cross-attention keys and values of each row
-        self._rotation = rotation(model.decoder, min(FIRST, self.capacity))
+        self._tables = make_tables(model.decoder, min(FIRST, self.capacity))
         # The modules that a step calls; of all others it uses only the weights.
         self._called = (model.decoder, *(part for name, part in model.decoder.named_modules() if "blocks" not in name))
 
@@ -184,9 +184,10 @@ class NativeEngine(Rows):
         names = [self.row_adapters[row] for row in rows]
         adapters = [None if name is None else self._packed_adapters[name] for name in names]
         stack = self.model.decoder
-        if self._rotation is not None and max(lengths) > len(self._rotation[0]):
-            self._rotation = rotation(stack, min(2 * max(lengths), self.capacity))
+        if max(lengths) > self._tables.positions:
+            self._tables = make_tables(stack, min(2 * max(lengths), self.capacity))
         with inference_mode(self.model, self._called):
-            logits = run(self._weights.decoder, stack, new, cache, outputs, self._rotation, adapters)
+            logits = run(self._weights.decoder, stack, new, cache, outputs, self._tables, adapters)
+            logits = self.model.scale_and_cap(logits)
         self.lengths = lengths
         return logits

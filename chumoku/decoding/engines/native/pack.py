@@ -4,8 +4,7 @@
     bf16      [N/n][K/2][n][2]         int4   [N/n][K/32], of each group [4][n][4], s [n], m [n]
     blocks of GGUF files: alike, with as many bits for q as in the file (groups.h)
 
-This module only describes sources and targets; packing.h copies, all matrices in one call (`call.Weights`). The ctypes
-structures below must have the same fields as the structs in structs.h.
+This module only describes sources and targets; packing.h copies, all matrices in one call (`call.Weights`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from chumoku.decoding.engines.native.structs import Layer, Norm, Norms, Packing, Product, Source, StackFields
 from chumoku.models.config import ModelConfig
 from chumoku.models.stack import Stack
 from chumoku.nn.block import Block
@@ -32,75 +32,9 @@ from chumoku.nn.quantized import GROUP, Bf16, QuantizedLinear, StoredWeight
 KINDS = {kind: number for number, kind in enumerate(("float32", "bf16", "int8", "int4", *BLOCK_KINDS))}
 SIGNS = 0x80808080  # the sign bits of four int8; inverting them gives q + 128, which some processors need
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "geglu_tanh": 2, "swiglu": 3}
-
+NO_WINDOW = 1 << 30  # larger than any distance
 
 Weight = Tensor | StoredWeight
-
-
-class Product(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "outputs", "inputs")),
-        *((name, ctypes.c_void_p) for name in ("weight", "bias")),
-    )
-
-
-class Norm(ctypes.Structure):
-    _fields_ = (
-        *(("kind", ctypes.c_int32), ("epsilon", ctypes.c_float)),
-        *(("gamma", ctypes.c_void_p), ("beta", ctypes.c_void_p)),
-    )
-
-
-class Layer(ctypes.Structure):
-    _fields_ = (
-        *((name, Norm) for name in ("attention_norm", "cross_norm", "feed_norm")),
-        ("attention", Product * 3),
-        *((name, Product) for name in ("output", "cross_query", "cross_output")),
-        ("up", Product * 2),
-        ("down", Product),
-    )
-
-
-class StackFields(ctypes.Structure):
-    _fields_ = (
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                *("layers", "width", "heads", "kv_heads", "head_width", "hidden"),
-                *("activation", "gated", "post", "half", "cross"),
-            )
-        ),
-        ("layer", ctypes.POINTER(Layer)),
-        ("last", Norm),
-        ("logits", Product),
-    )
-
-
-class Batch(ctypes.Structure):
-    _fields_ = (
-        ("count", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("row", "position", "visible", "slot", "cos", "sin", "x", "store")),
-        *((name, ctypes.c_int32) for name in ("rows", "capacity")),
-        *((name, ctypes.c_void_p) for name in ("origin", "memory", "memory_length")),
-        ("outputs", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("output_tokens", "logits", "adapters")),
-    )
-
-
-class Source(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "scale", "low")),
-        *((name, ctypes.c_int64) for name in ("row", "group", "scale_row", "scale_group", "low_row", "low_group")),
-        ("rows", ctypes.c_int32),
-    )
-
-
-class Packing(ctypes.Structure):
-    _fields_ = (
-        ("source", ctypes.POINTER(Source)),
-        *((name, ctypes.c_int32) for name in ("kind", "sources", "outputs", "groups", "bytes", "words", "halves")),
-        *(("flip", ctypes.c_uint32), ("first", ctypes.c_int32), ("to", ctypes.c_void_p)),
-    )
 
 
 class Packed:
@@ -117,6 +51,9 @@ class Packed:
         self._sources: list[Tensor] = []  # kept alive until they are packed
         blocks = [block for block in stack.blocks if isinstance(block, Block)]
         layers = (Layer * len(blocks))(*map(self._layer, blocks))
+        for layer, (local, rotated) in zip(layers, stack.layer_kinds, strict=True):
+            layer.window = stack.window if local and stack.window is not None else NO_WINDOW
+            layer.base = (local and stack.local_rotary is not None) if rotated else -1
         self.fields = StackFields(
             layers=len(blocks),
             width=config.width,
@@ -126,22 +63,34 @@ class Packed:
             hidden=config.hidden,
             activation=ACTIVATIONS[config.feedforward],
             gated=config.feedforward in ("geglu", "geglu_tanh", "swiglu"),
-            post=config.placement == "post",
+            parallel=config.parallel,
             half=config.pairing == "half",
             cross=blocks[0].cross_attention is not None,
+            joint_norms=config.query_key_norm == "all",
+            rotated=config.rotated_width,
+            clip=config.relative_clip,
+            scale=config.key_width**-0.5 if config.attention_scale is None else config.attention_scale,
+            score_cap=config.score_cap or 0.0,
             layer=layers,
             last=self._norm(stack.norm),
             logits=Product() if output is None else self._output(output, stack.embedding),
         )
-        # Cross-attention projections of keys and values, of all layers.
-        self.memory = [self._products([c.key, c.value]) for b in blocks if (c := b.cross_attention) is not None]
+        # Of the cross-attention of all layers, the projections of keys and values and the norm of keys.
+        self.memory = [
+            (self._products([cross.key, cross.value]), cross.key_norm)
+            for block in blocks
+            if (cross := block.cross_attention) is not None
+        ]
 
     def _layer(self, block: Block) -> Layer:
         attention, cross, feed = block.attention, block.cross_attention, block.feedforward
         layer = Layer(
-            attention_norm=self._norm(block.attention_norm),
-            cross_norm=self._norm(block.cross_attention_norm),
-            feed_norm=self._norm(block.feedforward_norm),
+            attention_norms=self._norms(block, "attention"),
+            cross_norms=self._norms(block, "cross_attention"),
+            feed_norms=self._norms(block, "feedforward"),
+            query_norm=self._norm(attention.query_norm),
+            key_norm=self._norm(attention.key_norm),
+            relative=None if attention.relative is None else self._copy(attention.relative.table),
             attention=(Product * 3)(*self._products([attention.query, attention.key, attention.value])),
             output=self._product([attention.output]),
         )
@@ -151,13 +100,27 @@ class Packed:
             layer.down = self._product([feed.down])
         if cross is not None:
             layer.cross_query, layer.cross_output = self._product([cross.query]), self._product([cross.output])
+            layer.cross_query_norm = self._norm(cross.query_norm)
         return layer
+
+    def _norms(self, block: Block, sublayer: str) -> Norms:
+        norm = self._norm(getattr(block, f"{sublayer}_norm"))
+        match block.placement:
+            case "pre":
+                return Norms(input=norm)
+            case "post":
+                return Norms(sum=norm)
+            case "output":
+                return Norms(output=norm)
+            case "sandwich":
+                return Norms(input=norm, output=self._norm(getattr(block, f"{sublayer}_output_norm")))
 
     def _norm(self, norm: nn.Module | None) -> Norm:
         if isinstance(norm, LayerNorm):
-            return Norm(1, norm.epsilon, self._copy(norm.gamma.float()), self._copy(norm.beta.float()))
+            beta = None if norm.beta is None else self._copy(norm.beta.float())
+            return Norm(1, norm.epsilon, self._copy(norm.gamma.float()), beta)
         if isinstance(norm, RMSNorm):
-            return Norm(2, norm.epsilon, self._copy(norm.gamma.float()), None)
+            return Norm(2, norm.epsilon, self._copy(norm.factor().float()), None)
         if isinstance(norm, BatchNorm):
             # Its statistics are fixed, so it is a scale and a shift.
             by = norm.gamma.float() / (norm.variance.float() + norm.epsilon).sqrt()

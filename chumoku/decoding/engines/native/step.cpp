@@ -1,12 +1,12 @@
 // One step of a decoder stack on a CPU: embeddings of new tokens in, logits out.
 //
-//     x ← x + attention(norm(x)),  x ← x + cross(norm(x)),  x ← x + feedforward(norm(x))       pre; post: norm(x + f(x))
+//     x ← x + attention(norm(x)),  x ← x + cross(norm(x)),  x ← x + feedforward(norm(x))       or other places of the norms
+//     x ← x + attention(norm(x)) + feedforward(norm(x))                                        parallel
 //
 // The whole step is one call, executed by all threads together (thread_pool.h). Matrix products are in products.h,
 // attention in attention.h. pack.py prepares the weights and call.py makes the call. Only working space is allocated here.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "low_rank.h"
+#include "norms.h"
 #include "thread_pool.h"
 #include "structs.h"
 #include "packing.h"
@@ -26,44 +27,52 @@ struct Worker {
     const Stack& stack;
     const Batch& batch;
     ThreadPool& pool;
-    Inputs &in, &hidden;
-    std::vector<float>&projected, &gates;
+    Inputs &in, &beside, &hidden;  // beside: the input of a feed-forward that is parallel to attention
+    std::vector<float>&projected, &gates, &added;
 
-    // Σ (x − mean)^power, power 1 or 2.
-    static float sum(const float* x, int width, float mean, bool square) {
-        Floats sums = {};
-        int i = 0;
-        for (; i + LANES <= width; i += LANES) {
-            Floats part = load<Floats>(x + i) - mean;
-            sums = square ? fma(part, part, sums) : sums + part;
+    // The rest of a sublayer, after its last product: add its normalized output to x, and normalize the sum.
+    void finish(const Norms& norms, int r) {
+        float* x = batch.x + size_t(r) * stack.width;
+        if (norms.output.kind) {
+            float* y = added.data() + size_t(r) * stack.width;
+            normalize(norms.output, stack.width, y, y);
+            for (int i = 0; i < stack.width; i++) x[i] += y[i];
         }
-        float all = total(sums);
-        for (; i < width; i++) all += square ? (x[i] - mean) * (x[i] - mean) : x[i] - mean;
-        return all;
+        normalize(norms.sum, stack.width, x, x);
     }
 
-    static void normalize(const Norm& norm, int width, const float* x, float* y) {
-        float mean = norm.kind == LAYER ? sum(x, width, 0, false) / width : 0;
-        float by = norm.kind == AFFINE ? 1 : 1 / std::sqrt(sum(x, width, mean, true) / width + norm.epsilon);
-        for (int i = 0; i < width; i++) y[i] = (x[i] - mean) * by * norm.gamma[i] + (norm.beta ? norm.beta[i] : 0.0f);
+    // Where a sublayer's last product goes: it is added to x, unless it is normalized first.
+    Output output_of(const Norms& norms) {
+        if (norms.output.kind) return {added.data(), stack.width, false};
+        return {batch.x, stack.width, true};
     }
 
-    // The input of a sub-layer: norm(x), or with post-norm x after the norm of the previous sub-layer.
-    void prepare(const Norm& norm, const Product& product, const Norm* previous) {
-        int width = stack.width;
+    struct Input {
+        const Norm& norm;
+        const Product& product;
+        Inputs& to;
+    };
+    void form_input(const Input& input, int r) {
+        normalize(input.norm, stack.width, batch.x + size_t(r) * stack.width, input.to.row(r));
+        input.to.form(r, input.product);
+    }
+    // Finish the previous sublayer, if any, and compute the inputs of the following.
+    template <class... Each> void prepare(const Norms* previous, const Each&... inputs) {
         pool.each(batch.count, [&](int r) {
-            float* x = batch.x + size_t(r) * width;
-            if (previous) normalize(*previous, width, x, x);
-            if (stack.post) std::memcpy(in.row(r), x, width * sizeof(float));
-            else normalize(norm, width, x, in.row(r));
-            in.form(r, product);
+            if (previous) finish(*previous, r);
+            (form_input(inputs, r), ...);
         });
     }
 
-    void rotate(float* head, int token) {
-        int pairs = stack.head_width / 2;
-        size_t from = size_t(batch.position[token]) * pairs;
-        const float *cos = batch.cos + from, *sin = batch.sin + from;
+    void normalize_heads(const Norm& norm, int heads, float* x) {
+        int all = heads * stack.head_width, each = stack.joint_norms ? all : stack.head_width;
+        for (int i = 0; norm.kind && i < all; i += each) normalize(norm, each, x + i, x + i);
+    }
+
+    void rotate(float* head, int token, int base) {
+        int pairs = stack.rotated / 2;
+        const float* cos = batch.rotation + (size_t(base) * 2 * batch.positions + batch.position[token]) * pairs;
+        const float* sin = cos + size_t(batch.positions) * pairs;
         int step = stack.half ? 1 : 2, apart = stack.half ? pairs : 1;
         for (int i = 0; i < pairs; i++) {
             float &a = head[i * step], &b = head[i * step + apart], rotated = a * cos[i] - b * sin[i];
@@ -78,58 +87,75 @@ struct Worker {
         return batch.store + (((size_t(layer) * 2 + which) * batch.rows + slot) * batch.capacity + position) * wide;
     }
 
+    // attend_one(r, g, query, out) for every token and key head, of queries in rows of `wide` numbers; then the output product.
+    template <class One> void attend_all(int wide, const Product& output, const Norms& norms, const One& attend_one) {
+        int G = stack.kv_heads, size = stack.heads / G * stack.head_width;
+        bool parts = can_form_in_parts(output, size);
+        pool.each(batch.count * G, [&](int item) {
+            int r = item / G, g = item % G;
+            attend_one(r, g, projected.data() + size_t(r) * wide + g * size, in.row(r) + g * size);
+            if (parts) in.form_part(r, output, g * size, (g + 1) * size);
+        });
+        if (!parts) form_all(output, in);
+        multiply(pool, output, in, batch.count, output_of(norms));
+    }
+
     void self_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, wide = (stack.heads + 2 * G) * width;
         multiply_all(l.attention, in, {projected.data(), wide, false});
-        adapt(layer, &LayerAdapter::attention, in, projected.data(), wide);
+        adapt(layer, &LayerAdapter::attention, in, {projected.data(), wide, false});
         pool.each(batch.count, [&](int r) {
             float* query = projected.data() + size_t(r) * wide;
             float* key = query + stack.heads * width;
-            if (batch.cos)
-                for (int h = 0; h < stack.heads + G; h++) rotate(query + h * width, r);
+            normalize_heads(l.query_norm, stack.heads, query);
+            normalize_heads(l.key_norm, G, key);
+            if (l.base >= 0)
+                for (int h = 0; h < stack.heads + G; h++) rotate(query + h * width, r, l.base);
             std::memcpy(place(layer, 0, r), key, G * width * sizeof(float));
             std::memcpy(place(layer, 1, r), key + G * width, G * width * sizeof(float));
         });
         size_t one = size_t(batch.rows) * batch.capacity * G * width;
         const float* keys = batch.store + size_t(layer) * 2 * one;
-        bool parts = can_form_in_parts(l.output, shared * width);
-        pool.each(batch.count * G, [&](int item) {
-            int r = item / G, g = item % G;
+        attend_all(wide, l.output, l.attention_norms, [&](int r, int g, const float* query, float* out) {
+            int position = batch.position[r], first = std::max(0, position - l.window + 1);
+            int length = std::min(batch.visible[r], position + l.window) - first;
             const int32_t* origin = batch.origin + size_t(batch.row[r]) * batch.capacity;
-            auto at = [&](int t) { return keys + ((size_t(origin[t]) * batch.capacity + t) * G + g) * width; };
-            attend(projected.data() + size_t(r) * wide + g * shared * width, shared, width, batch.visible[r], one, at,
-                 in.row(r) + g * shared * width);
-            if (parts) in.form_part(r, l.output, g * shared * width, (g + 1) * shared * width);
+            auto at = [&](int t) {
+                return keys + ((size_t(origin[first + t]) * batch.capacity + first + t) * G + g) * width;
+            };
+            Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip, position - first};
+            if (batch.bias) {
+                scoring.next_head = 2 * size_t(batch.positions);
+                scoring.bias = batch.bias + g * shared * scoring.next_head + batch.positions - 1 + first - position;
+            }
+            attend(query, shared, width, length, one, at, scoring, out);
         });
-        if (!parts) form_all(l.output, in);
-        multiply(pool, l.output, in, batch.count, {batch.x, stack.width, true});
-        adapt(layer, &LayerAdapter::output, in, batch.x, stack.width);
+        adapt(layer, &LayerAdapter::output, in, output_of(l.attention_norms));
     }
 
     void cross_attention(int layer) {
         const Layer& l = stack.layer[layer];
-        int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G;
-        multiply(pool, l.cross_query, in, batch.count, {projected.data(), stack.width, false});
-        bool parts = can_form_in_parts(l.cross_output, shared * width);
-        pool.each(batch.count * G, [&](int item) {
-            int r = item / G, g = item % G, length = batch.memory_length[batch.row[r]];
+        int width = stack.head_width, G = stack.kv_heads, wide = stack.heads * width;
+        multiply(pool, l.cross_query, in, batch.count, {projected.data(), wide, false});
+        if (l.cross_query_norm.kind)
+            pool.each(batch.count, [&](int r) {
+                normalize_heads(l.cross_query_norm, stack.heads, projected.data() + size_t(r) * wide);
+            });
+        attend_all(wide, l.cross_output, l.cross_norms, [&](int r, int g, const float* query, float* out) {
+            int length = batch.memory_length[batch.row[r]];
             size_t one = size_t(length) * G * width;
             const float* keys = batch.memory[batch.row[r]] + size_t(layer) * 2 * one;
             auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
-            attend(projected.data() + size_t(r) * stack.width + g * shared * width, shared, width, length, one, at,
-                 in.row(r) + g * shared * width);
-            if (parts) in.form_part(r, l.cross_output, g * shared * width, (g + 1) * shared * width);
+            attend(query, stack.heads / G, width, length, one, at, {stack.scale, stack.score_cap}, out);
         });
-        if (!parts) form_all(l.cross_output, in);
-        multiply(pool, l.cross_output, in, batch.count, {batch.x, stack.width, true});
     }
 
-    void feed_forward(int layer) {
+    void feed_forward(int layer, Inputs& inputs) {
         const Layer& l = stack.layer[layer];
         int F = stack.hidden, wide = F * (1 + stack.gated);
-        multiply_all(l.up, in, {gates.data(), wide, false});
-        adapt(layer, &LayerAdapter::up, in, gates.data(), wide);
+        multiply_all(l.up, inputs, {gates.data(), wide, false});
+        adapt(layer, &LayerAdapter::up, inputs, {gates.data(), wide, false});
         // Rows are divided into parts of a few groups, since a step often has only one row.
         int pieces = (F + 8 * GROUP - 1) / (8 * GROUP);
         bool parts = can_form_in_parts(l.down, GROUP);
@@ -144,17 +170,17 @@ struct Worker {
             if (parts) hidden.form_part(r, l.down, from, to);
         });
         if (!parts) form_all(l.down, hidden);
-        multiply(pool, l.down, hidden, batch.count, {batch.x, stack.width, true});
-        adapt(layer, &LayerAdapter::down, hidden, batch.x, stack.width);
+        multiply(pool, l.down, hidden, batch.count, output_of(l.feed_norms));
+        adapt(layer, &LayerAdapter::down, hidden, output_of(l.feed_norms));
     }
 
     // Add the low-rank products of the adapter of each token.
-    template <int N> void adapt(int layer, LowRank (LayerAdapter::*part)[N], Inputs& inputs, float* y, int stride) {
+    template <int N> void adapt(int layer, LowRank (LayerAdapter::*part)[N], Inputs& inputs, const Output& out) {
         if (!batch.adapters) return;
         pool.each(batch.count, [&](int r) {
             if (const LayerAdapter* adapter = batch.adapters[r])
                 for (const LowRank& one : adapter[layer].*part)
-                    add_low_rank(one, inputs.row(r), y + size_t(r) * stride + one.first);
+                    add_low_rank(one, inputs.row(r), out.y + size_t(r) * out.stride + one.first);
         });
     }
 
@@ -172,11 +198,10 @@ struct Worker {
         pool.each(batch.count, [&](int r) { inputs.form(r, product); });
     }
 
-    void logits() {
+    void logits(const Norms& previous) {
         pool.each(batch.outputs, [&](int r) {
-            const float* x = batch.x + size_t(batch.output_tokens[r]) * stack.width;
-            const Norm& last = stack.post ? stack.layer[stack.layers - 1].feed_norm : stack.last;
-            normalize(last, stack.width, x, in.row(r));
+            finish(previous, batch.output_tokens[r]);
+            normalize(stack.last, stack.width, batch.x + size_t(batch.output_tokens[r]) * stack.width, in.row(r));
             if (stack.logits.outputs) in.form(r, stack.logits);
             else std::memcpy(batch.logits + size_t(r) * stack.width, in.row(r), stack.width * sizeof(float));
         });
@@ -185,22 +210,26 @@ struct Worker {
     }
 
     void step() {
-        const Norm* previous = nullptr;
+        const Norms* previous = nullptr;
         for (int layer = 0; layer < stack.layers; layer++) {
             const Layer& l = stack.layer[layer];
-            prepare(l.attention_norm, l.attention[0], previous);
+            Input attention{l.attention_norms.input, l.attention[0], in}, cross{l.cross_norms.input, l.cross_query, in};
+            Input feed{l.feed_norms.input, l.up[0], stack.parallel ? beside : in};
+            if (stack.parallel) prepare(previous, attention, feed);
+            else prepare(previous, attention);
             self_attention(layer);
-            previous = stack.post ? &l.attention_norm : nullptr;
+            previous = &l.attention_norms;
             if (stack.cross) {
-                prepare(l.cross_norm, l.cross_query, previous);
+                prepare(previous, cross);
                 cross_attention(layer);
-                previous = stack.post ? &l.cross_norm : nullptr;
+                previous = &l.cross_norms;
             }
-            prepare(l.feed_norm, l.up[0], previous);
-            feed_forward(layer);
-            previous = stack.post ? &l.feed_norm : nullptr;
+            if (stack.parallel) prepare(previous);
+            else prepare(previous, feed);
+            feed_forward(layer, feed.to);
+            previous = &l.feed_norms;
         }
-        logits();
+        logits(*previous);
     }
 };
 
@@ -217,8 +246,8 @@ void* pool_open(int size) try {
 void pool_close(void* pool) { delete static_cast<ThreadPool*>(pool); }
 int lanes() { return LANES; }
 int sizes(int which) {
-    const int all[] = {sizeof(Product), sizeof(Norm), sizeof(Layer), sizeof(Stack), sizeof(Batch),
-                       sizeof(Source),  sizeof(Packing), sizeof(LayerAdapter)};
+    const int all[] = {sizeof(Product), sizeof(Norm),  sizeof(Norms),  sizeof(Layer),
+                       sizeof(Stack),   sizeof(Batch), sizeof(Source), sizeof(Packing), sizeof(LayerAdapter)};
     return all[which];
 }
 
@@ -226,17 +255,19 @@ int sizes(int which) {
 int step(void* threads, const Stack* stack, const Batch* batch) try {
     ThreadPool& pool = *static_cast<ThreadPool*>(threads);
     // Working space is kept for the next step of the calling thread.
-    thread_local Inputs in, hidden;
-    thread_local std::vector<float> projected, gates;
+    thread_local Inputs in, beside, hidden;
+    thread_local std::vector<float> projected, gates, added;
     int most = std::max(batch->count, batch->outputs);
-    in.reserve(most, stack->width);
+    in.reserve(most, std::max(stack->width, stack->heads * stack->head_width));
+    if (stack->parallel) beside.reserve(batch->count, stack->width);
     hidden.reserve(batch->count, stack->hidden);
+    added.resize(size_t(batch->count) * stack->width);
     projected.resize(size_t(batch->count) * (stack->heads + 2 * stack->kv_heads) * stack->head_width);
     // Whole vectors are read, so the last one may read past the end.
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
     for (int i = 0; i < batch->count; i++)
         batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
-    Worker worker{*stack, *batch, pool, in, hidden, projected, gates};
+    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added};
     pool.run([&] { worker.step(); });
     return 0;
 } catch (const std::exception&) {

@@ -1,4 +1,4 @@
-// Structures filled by pack.py and call.py. The ctypes structures in pack.py must have the same fields.
+// Structures filled by pack.py and call.py. The ctypes structures in structs.py must have the same fields.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,23 @@ struct Norm {
     float epsilon;
     const float *gamma, *beta;
 };
+struct Norms {  // of a sublayer f: x ← sum(x + output(f(input(x)))), where some are NONE
+    Norm input, output, sum;
+};
 struct Layer {
-    Norm attention_norm, cross_norm, feed_norm;
+    Norms attention_norms, cross_norms, feed_norms;
+    Norm query_norm, key_norm, cross_query_norm;  // of each head, or of all heads
     Product attention[3], output, cross_query, cross_output, up[2], down;  // parts of different kinds are separate products
+    const float* relative;  // [2 clip + 1, K]: the vector of each distance, or null
+    int32_t window;         // attends to positions less than this far away
+    int32_t base;           // which of the rotary bases it has; −1: none
 };
 struct Stack {
-    int32_t layers, width, heads, kv_heads, head_width, hidden, activation, gated, post, half, cross;
+    int32_t layers, width, heads, kv_heads, head_width, hidden, activation, gated, parallel, half, cross;
+    int32_t joint_norms;  // query_norm and key_norm normalize all heads together
+    int32_t rotated;      // how many elements of each head are rotated
+    int32_t clip;         // the largest distance that has its own vector in `relative`
+    float scale, score_cap;  // multiplies q · k; soft-capping of scores, if not 0
     const Layer* layer;
     Norm last;
     Product logits;  // if it has no outputs, the hidden vectors are returned
@@ -36,9 +47,11 @@ struct LayerAdapter {
 struct Batch {
     int32_t count;                  // new tokens
     const int32_t *row, *position;  // of each token
-    const int32_t* visible;         // how many positions each token attends to
+    const int32_t* visible;         // how many positions each token attends to, if it has no window
     const int32_t* slot;            // the slot of the store where its keys and values go
-    const float *cos, *sin;         // [positions, K/2], or null
+    int32_t positions;              // P of the following tables
+    const float* rotation;          // cos and sin for each rotary base [bases, 2, P, rotated/2]
+    const float* bias;              // added to scores [H, 2 P]: of a key d positions after the query at P − 1 + d; or null
     float* x;                       // [count, D]: the embeddings; overwritten
     float* store;                   // keys and values [L, 2, R, C, G·K] in R slots
     int32_t rows, capacity;
