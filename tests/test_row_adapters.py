@@ -199,3 +199,23 @@ def test_the_native_engine_refuses_matrices_that_it_does_not_know() -> None:
     adapter = {"decoder.router": next(iter(ADAPTERS["poems"].values()))}
     with pytest.raises(UsageError, match=r"an adapter of decoder\.router"):
         NativeEngine(MODEL, rows=1, capacity=CAPACITY, adapters={"one": adapter})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"placement": "sandwich", "norm": "rms"},
+        {"placement": "output", "query_key_norm": "all", "norm": "rms", "feedforward": "swiglu"},
+        {"parallel": True, "head_width": 14},
+    ],
+)
+def test_blocks_of_every_kind_are_adapted(changes: dict[str, Any]) -> None:
+    """The output of an adapter joins its product before that is normalized."""
+    model = copy.deepcopy(varied_model("decoder", "rotary", **changes)).float()
+    adapted = attach_trained(copy.deepcopy(model), SETTINGS["poems"], 11, "poems")
+    engine = NativeEngine(model, rows=2, capacity=CAPACITY, adapters={"poems": get_adapters(adapted, "poems")})
+    engine.add_rows(2, adapters=[None, "poems"])
+    prompt = prompts()[0]
+    for row, expected in enumerate((model, lora.merged_copy(adapted))):
+        logits = engine.prefill([prompt], first=row)
+        torch.testing.assert_close(logits[0], expected(torch.tensor([prompt])).logits[0, -1], atol=1e-4, rtol=1e-4)
