@@ -75,7 +75,7 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "llama yarn factor": lambda: llama(rope_parameters={**YARN, "attention_factor": 1.3, "beta_fast": 7.0}),
     "mistral": lambda: llama("Mistral", sliding_window=5, **SEPARATE),
     "mixtral": lambda: llama("Mixtral", num_local_experts=5, sliding_window=7, **EXPERTS),
-    "mixtral full": lambda: llama("Mixtral", num_local_experts=3, **EXPERTS),
+    "mixtral full": lambda: llama("Mixtral", num_local_experts=7, **EXPERTS),
     "qwen2": lambda: llama("Qwen2", tie_word_embeddings=True),
     "qwen2 window": lambda: llama("Qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=0),
     "qwen2 yarn": lambda: llama("Qwen2", rope_parameters=YARN),
