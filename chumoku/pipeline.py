@@ -73,6 +73,7 @@ class Pipeline(Bundle):
         limit: int | None = None,
         min_new_tokens: int = 0,
         into: str | None = None,
+        source_language: str | None = None,
         split: bool = True,
         batch_tokens: int = translate.BATCH_TOKENS,
         progress: Progress = silent,
@@ -84,6 +85,7 @@ class Pipeline(Bundle):
         length_penalty    above 0 favors long translations, below 0 short ones
         limit             most tokens of a translation; by default 2 × source + 20
         into              target language, for multilingual models
+        source_language   language of the texts, for models that have a token for it (M2M100, NLLB, mBART)
         split             translate the sentences of a text one by one, and join their translations
         batch_tokens      most tokens of a batch: rows × longest × beam
         progress          called as progress(step, done, total, unit)
@@ -96,6 +98,7 @@ class Pipeline(Bundle):
             source_tokenizer=self.source_tokenizer,
             tokenizer=self.tokenizer,
             into=into,
+            source_language=source_language,
             beam=beam,
             length_penalty=length_penalty,
             limit=limit,
