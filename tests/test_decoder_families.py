@@ -62,6 +62,13 @@ def neox(**changes: Any) -> nn.Module:
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**{**sizes, **changes}))
 
 
+def phi(**changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 40, "intermediate_size": 41}
+    sizes |= {"num_hidden_layers": 3, "num_attention_heads": 5, "max_position_embeddings": 67, "layer_norm_eps": 1e-2}
+    sizes |= {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}
+    return transformers.PhiForCausalLM(transformers.PhiConfig(**{**sizes, **changes}))
+
+
 def smollm3(**changes: Any) -> nn.Module:
     ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
     return llama("SmolLM3", **{**ids, "num_hidden_layers": 5, "no_rope_layer_interval": 2, **changes})
@@ -87,6 +94,21 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     ),
     "qwen3 experts": lambda: llama(
         "Qwen3Moe", num_experts=5, moe_intermediate_size=52, norm_topk_prob=True, head_dim=10, **EXPERTS
+    ),
+    "qwen3 experts not normalized": lambda: llama(
+        "Qwen3Moe", num_experts=7, moe_intermediate_size=52, norm_topk_prob=False, head_dim=10, **EXPERTS
+    ),
+    "qwen2 experts": lambda: llama(
+        "Qwen2Moe", num_experts=5, moe_intermediate_size=52, shared_expert_intermediate_size=47, **EXPERTS
+    ),
+    "qwen2 experts normalized": lambda: llama(
+        "Qwen2Moe", num_experts=7, moe_intermediate_size=52, shared_expert_intermediate_size=47, norm_topk_prob=True,
+        qkv_bias=False, **EXPERTS,
+    ),
+    "phi": phi,
+    "phi grouped": lambda: phi(
+        num_attention_heads=10, num_key_value_heads=2, hidden_act="relu", tie_word_embeddings=True,
+        rope_parameters={**YARN, "partial_rotary_factor": 1.0},
     ),
     "phi3": phi3,
     "phi3 window": lambda: phi3(sliding_window=5, num_hidden_layers=3),
@@ -183,7 +205,8 @@ def test_gemma_without_unit_offset_is_exported(tmp_path: Path) -> None:
         ("gemma2", {"layer_types": ["sliding_attention", "full_attention"]}, "2 layer_types for"),
         ("smollm3", {"no_rope_layers": [0, 1, 1, 1, 1]}, "every n-th"),
         ("smollm3", {"no_rope_layers": [1]}, "every layer"),
-        ("qwen3 experts", {"norm_topk_prob": False}, "norm_topk_prob"),
+        ("qwen2 experts", {"use_sliding_window": True}, "use_sliding_window"),
+        ("phi", {"qk_layernorm": True}, "qk_layernorm"),
         ("qwen3 experts", {"mlp_only_layers": [1]}, "mlp_only_layers"),
         ("qwen3 experts", {"num_local_experts": 0, "num_experts": 0}, "experts"),
         ("qwen3 experts", {"num_local_experts": 1024, "num_hidden_layers": 1024}, "too many"),

@@ -664,6 +664,7 @@ COMPUTED_BY_FAST_ENGINES = {
     *("output_bias", "head", "dropout", "initialization"),
 }
 REFUSED_BY_NAME = {"experts", "experts_per_token", "attention_window", "position"}
+REFUSED_BY_NAME |= {"normalize_experts", "shared_expert_width"}  # with the experts
 NO_EFFECT_WITHOUT_ANOTHER = {"relative_clip", "relative_buckets", "relative_max_distance"}
 NO_EFFECT_WITHOUT_ANOTHER |= {"full_attention_every", "full_attention_first"}
 ONLY_FOR_ENCODERS = {"pooling", "normalize", "max_seq_length", "prompts"}

@@ -9,6 +9,7 @@ from chumoku.models.config import ModelConfig
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "placement": ("pre", "post"),
     "parallel": (False,),
+    "shared_norm": (False,),
     "norm_unit_offset": (False,),
     "query_key_norm": ("none",),
     "attention_scale": (None,),

@@ -17,8 +17,9 @@ from chumoku.weights.families.marian import MARIAN
 from chumoku.weights.families.mistral import MISTRAL, MIXTRAL
 from chumoku.weights.families.modernbert import MODERNBERT
 from chumoku.weights.families.olmo2 import OLMO2
+from chumoku.weights.families.phi import PHI
 from chumoku.weights.families.phi3 import PHI3
-from chumoku.weights.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from chumoku.weights.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from chumoku.weights.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from chumoku.weights.families.smollm3 import SMOLLM3
 from chumoku.weights.families.t5 import MT5, T5
@@ -27,7 +28,23 @@ from chumoku.weights.families.table import Row
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *(GPT2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, OLMO2, SMOLLM3, GEMMA2, GEMMA3, GPT_NEOX),
+        *(
+            GPT2,
+            LLAMA,
+            MISTRAL,
+            MIXTRAL,
+            QWEN2,
+            QWEN2_MOE,
+            QWEN3,
+            QWEN3_MOE,
+            PHI,
+            PHI3,
+            OLMO2,
+            SMOLLM3,
+            GEMMA2,
+            GEMMA3,
+            GPT_NEOX,
+        ),
         *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT, MODERNBERT),  # with one segment, RoBERTa comes first
         *(MARIAN, BART, MBART, M2M_100, T5, MT5),
     )
