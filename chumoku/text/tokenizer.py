@@ -64,7 +64,8 @@ class Tokenizer:
         stored_roles = read_roles(backend)
         self._check_ids(stored_roles.values())
         self.roles: Roles = find_roles({**self.specials, **self._unmarked_specials()}, stored_roles)
-        self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
+        splitting = b"" if backend.pre_tokenizer is None else backend.pre_tokenizer.__getstate__()
+        self.segments = japanese.SEPARATOR.encode() in splitting
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
         # Set by whoever reads them; tokenizer.json has no place for them.
         self.chat_template: ChatTemplate | None = None
