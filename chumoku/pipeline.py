@@ -33,7 +33,7 @@ from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.text.progress import Progress, silent
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle
-from chumoku.weights.families import transformers_rows
+from chumoku.weights.families import all_transformers_rows
 from chumoku.weights.in_memory import copy_into_memory
 
 ABILITIES = {
@@ -325,7 +325,8 @@ def _open(
     opened = open_model.load(path, device=place)
     model = opened.model
     if adapter is not None:
-        lora.load(model, resolve_run(adapter), rows=transformers_rows(model.config))
+        tables = all_transformers_rows(model.config)
+        lora.load(model, resolve_run(adapter), rows=tables[0] if tables else None, other_rows=tables[1:])
         model = lora.merged_copy(model)
     model = model if precision is None else to_precision(model, precision)
     return Pipeline(model, opened.tokenizer, opened.source_tokenizer, opened.generation_config)

@@ -52,16 +52,18 @@ FAMILIES: dict[str, Family] = {
 
 
 def transformers_rows(config: ModelConfig) -> list[Row] | None:
-    """Rows that map our tensor names to those of transformers, for adapters; None if it has no such model.
+    """Rows that map our tensor names to those of transformers, for adapters; None if it has no such model."""
+    return next(iter(all_transformers_rows(config)), None)
 
-    Also None if the rows of our matrices alternate in theirs: an adapter of theirs would have no parts for ours.
-    """
-    family = next((family for family in FAMILIES.values() if not family.find_unsupported(config)), None)
-    rows = [] if family is None else family.rows(config)
-    if family is None or any(row.per_head for row in rows):
-        return None
-    prefix = family.prefix if config.head_kind == "vector" else ""  # names have no prefix in a model without a head
-    return [row._replace(theirs=row.theirs.removeprefix(prefix)) for row in rows]
+
+def all_transformers_rows(config: ModelConfig) -> list[list[Row]]:
+    """The rows of every family that has such a model; the first is the one that it is written as."""
+    found = []
+    for family in FAMILIES.values():
+        if not family.find_unsupported(config):
+            prefix = family.prefix if config.head_kind == "vector" else ""  # a model without a head has no prefix
+            found.append([row._replace(theirs=row.theirs.removeprefix(prefix)) for row in family.rows(config)])
+    return found
 
 
 def find_family(config: ModelConfig) -> Family:
