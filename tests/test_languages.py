@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import sentencepiece
 import torch
 import transformers
+from browser import OpenPage
 from commands import Ask
 from foreign import edit_config
-from serving import serving
+from serving import Serving, serving
 from test_seq2seq_families import bart, randomize_all
 from torch import nn
 
@@ -213,3 +215,27 @@ def test_attention_of_a_translation_with_a_language(tmp_path: Path) -> None:
     source, tokens = [5, 6, 7, 2], [8, 9, 10]
     whole = cross_attention(model, source, [17, *tokens], 2)
     assert torch.equal(cross_attention(model, source, tokens, [2, 17]), whole[:, :, 1:])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("served") / "model"
+    save("nllb", folder)
+    with serving({"model": folder}) as server:
+        yield server
+
+
+def test_the_page_offers_both_languages(served: Serving, open_page: OpenPage) -> None:
+    """The tokenizer's own source language is selected first."""
+    page = open_page(served.url).page
+    select_source, select_target = (page.locator(f".controls select >> nth={place}") for place in (0, 1))
+    assert select_source.input_value() == "jpn_Jpan"
+    select_source.select_option("fra_Latn")
+    select_target.select_option("eng_Latn")
+    with page.expect_response(lambda response: "translate" in response.url) as answered:
+        page.fill("#tr-source", TEXT)
+    asked = answered.value.request.post_data_json
+    assert (asked["source_language"], asked["into"]) == ("fra_Latn", "eng_Latn")
+    page.wait_for_selector(".answer .line", state="attached")
+    hypothesis = answered.value.json()["translations"][0]["hypotheses"][0]
+    assert page.text_content(".answer .line") == hypothesis["text"]

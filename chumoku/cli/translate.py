@@ -17,6 +17,7 @@ from chumoku.cli.shared import (
     Json,
     Precision,
     check_text,
+    given_options,
     json_line,
     model_path,
     open_pipeline,
@@ -71,7 +72,7 @@ def translate(
     model = model_path(model)
     sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
-    options |= {"source_language": source_language, "split": split}
+    options |= {"split": split, **given_options(source_language=source_language)}
     pipeline = open_pipeline(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def run(some: list[str]) -> list[str]:
