@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo test test-slow check format strings faults venv browser clean
+.PHONY: demo test test-slow check format strings faults families venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -35,6 +35,10 @@ faults: venv
 	$(BIN)/python tests/faults.py --cuts 5 --kills 100 --flips 50
 	PYTHONPATH=tests $(BIN)/python tests/kills.py --kills 300
 	PYTHONPATH=tests $(BIN)/python tests/mutants.py --each 3000
+
+# Measure the formats of every model family, on tiny models with random weights: five minutes on two busy cores.
+families: venv
+	PYTHONPATH=tests $(BIN)/python tests/family_table.py
 
 # Web pages are tested in Debian's Chromium. If it cannot be installed, these tests are skipped with a message.
 browser:

@@ -71,15 +71,15 @@ def question(
         ids, guessed = _encoder_tokens(pipeline.tokenizer, text, most, notices)
         return LookInput(ids, name, len(ids), masked_positions=guessed), notices
     source = source_tokens(pipeline.source_tokenizer, text, most, notices)
-    begin, end = begin_and_end(pipeline.tokenizer)
+    begin, end = begin_tokens(pipeline.tokenizer), begin_and_end(pipeline.tokenizer)[1]
     if to is None:
         limit = min(default_limit(source) if new is None else new, most - 1)
-        output, ended = _translate(model, pipeline.tokenizer, source, limit, going)
+        output, ended = _translate(model, pipeline.tokenizer, source, begin, limit, going)
     else:
         output, ended = _given_tokens(model, pipeline.tokenizer, to, most - 1, notices)
         ended = ended or isinstance(to, str)
     own = token_namer(pipeline.source_tokenizer)
-    return LookInput([begin, *output], name, 1, end if ended else None, source, own), notices
+    return LookInput([*begin, *output], name, len(begin), end if ended else None, source, own), notices
 
 
 def _continue(
@@ -128,6 +128,7 @@ def _translate(
     model: EncoderDecoderModel,
     tokenizer: Tokenizer,
     source: list[int],
+    begin: list[int],
     limit: int,
     going: Callable[[], None] | None,
 ) -> tuple[list[int], bool]:
@@ -142,8 +143,10 @@ def _translate(
             going()
         return [True] * len(rows)
 
-    best = hypotheses(model, [source], tokenizer=tokenizer, beam=1, limit=limit, still_wanted=still_wanted)[0][0]
-    return best.tokens, best.ended
+    found = hypotheses(
+        model, [source], tokenizer=tokenizer, begin=begin, beam=1, limit=limit, still_wanted=still_wanted
+    )
+    return found[0][0].tokens, found[0][0].ended
 
 
 def _given_tokens(
@@ -160,8 +163,18 @@ def _given_tokens(
     return (cut(ids, most, "target", notices) if ids else []), ended
 
 
+def begin_tokens(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that a translation begins with; without a default target language, only the begin token."""
+    from chumoku.text.languages import default_target_language, target_prompt
+
+    begin = [] if tokenizer.roles.begin is None else [tokenizer.roles.begin]
+    return target_prompt(tokenizer) if default_target_language(tokenizer) else begin
+
+
 def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> list[int]:
-    before, end = tokenizer.encode("", language=tokenizer.target_language, source=True), tokenizer.roles.end_tokens
+    from chumoku.text.languages import source_frame
+
+    before, end = source_frame(tokenizer)
     ids = tokenizer.encode(text)
     note_unknown(tokenizer, ids, notices)
     return [*before, *cut(ids, most - len(before) - len(end), "text", notices), *end]

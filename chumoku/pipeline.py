@@ -33,7 +33,7 @@ from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.text.progress import Progress, silent
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle
-from chumoku.weights.families import transformers_rows
+from chumoku.weights.families import all_transformers_rows
 from chumoku.weights.in_memory import copy_into_memory
 
 ABILITIES = {
@@ -73,6 +73,7 @@ class Pipeline(Bundle):
         limit: int | None = None,
         min_new_tokens: int = 0,
         into: str | None = None,
+        source_language: str | None = None,
         split: bool = True,
         batch_tokens: int = translate.BATCH_TOKENS,
         progress: Progress = silent,
@@ -84,6 +85,7 @@ class Pipeline(Bundle):
         length_penalty    above 0 favors long translations, below 0 short ones
         limit             most tokens of a translation; by default 2 × source + 20
         into              target language, for multilingual models
+        source_language   language of the texts, for models that have a token for it (M2M100, NLLB, mBART)
         split             translate the sentences of a text one by one, and join their translations
         batch_tokens      most tokens of a batch: rows × longest × beam
         progress          called as progress(step, done, total, unit)
@@ -96,6 +98,7 @@ class Pipeline(Bundle):
             source_tokenizer=self.source_tokenizer,
             tokenizer=self.tokenizer,
             into=into,
+            source_language=source_language,
             beam=beam,
             length_penalty=length_penalty,
             limit=limit,
@@ -322,7 +325,8 @@ def _open(
     opened = open_model.load(path, device=place)
     model = opened.model
     if adapter is not None:
-        lora.load(model, resolve_run(adapter), rows=transformers_rows(model.config))
+        tables = all_transformers_rows(model.config)
+        lora.load(model, resolve_run(adapter), rows=tables[0] if tables else None, other_rows=tables[1:])
         model = lora.merged_copy(model)
     model = model if precision is None else to_precision(model, precision)
     return Pipeline(model, opened.tokenizer, opened.source_tokenizer, opened.generation_config)

@@ -33,6 +33,8 @@ EXTRAS: dict[str, dict[str, object]] = {
     "caps": {"score_cap": 3.0, "logit_cap": 5.0, "scale_logits": True},
     "unit offset": {"norm": "rms", "norm_unit_offset": True, "query_key_norm": "head"},
     "parallel": {"parallel": True, "rotary": RotarySettings(share=0.6)},
+    "shared norm": {"parallel": True, "shared_norm": True, "output_bias": True},
+    "shared expert": {"experts": 5, "shared_expert_width": 41, "normalize_experts": False},
     "full attention": {
         "attention_window": WINDOW,
         "full_attention_every": 2,
@@ -128,7 +130,7 @@ CELLS += [
 CELLS += [
     Cell(kind, kv_heads=1, norm="rms" if extra == "unit offset" else "layer", extra=extra)
     for kind, extra in itertools.product(KINDS, EXTRAS)
-    if extra and not (extra == "parallel" and kind == "encoder-decoder")
+    if extra and not (extra in ("parallel", "shared norm") and kind == "encoder-decoder")
 ]
 CELLS += [
     Cell(kind, norm=norm, placement=placement, feedforward="geglu_tanh")

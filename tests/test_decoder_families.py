@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +14,11 @@ import torch
 import transformers
 from bundles import byte_tokenizer
 from foreign import ROPE, VOCABULARY, equal_models, llama, outputs_of_both, randomize, save_model
+from lazy import LazyModule
 from safetensors.torch import load_file
 from torch import nn
 
+import chumoku
 from chumoku import lora
 from chumoku.errors import UsageError
 from chumoku.models.build import build
@@ -24,6 +27,7 @@ from chumoku.weights.families import FAMILIES, find_family, transformers_rows
 from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
 
+peft = LazyModule("peft")
 CLOSE = 1e-5
 YARN = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 17}
 SEPARATE = {"head_dim": 10, "num_hidden_layers": 3}
@@ -62,6 +66,13 @@ def neox(**changes: Any) -> nn.Module:
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**{**sizes, **changes}))
 
 
+def phi(**changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 40, "intermediate_size": 41}
+    sizes |= {"num_hidden_layers": 3, "num_attention_heads": 5, "max_position_embeddings": 67, "layer_norm_eps": 1e-2}
+    sizes |= {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}
+    return transformers.PhiForCausalLM(transformers.PhiConfig(**{**sizes, **changes}))
+
+
 def smollm3(**changes: Any) -> nn.Module:
     ids = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
     return llama("SmolLM3", **{**ids, "num_hidden_layers": 5, "no_rope_layer_interval": 2, **changes})
@@ -75,7 +86,7 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "llama yarn factor": lambda: llama(rope_parameters={**YARN, "attention_factor": 1.3, "beta_fast": 7.0}),
     "mistral": lambda: llama("Mistral", sliding_window=5, **SEPARATE),
     "mixtral": lambda: llama("Mixtral", num_local_experts=5, sliding_window=7, **EXPERTS),
-    "mixtral full": lambda: llama("Mixtral", num_local_experts=3, **EXPERTS),
+    "mixtral full": lambda: llama("Mixtral", num_local_experts=7, **EXPERTS),
     "qwen2": lambda: llama("Qwen2", tie_word_embeddings=True),
     "qwen2 window": lambda: llama("Qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=0),
     "qwen2 yarn": lambda: llama("Qwen2", rope_parameters=YARN),
@@ -87,6 +98,21 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     ),
     "qwen3 experts": lambda: llama(
         "Qwen3Moe", num_experts=5, moe_intermediate_size=52, norm_topk_prob=True, head_dim=10, **EXPERTS
+    ),
+    "qwen3 experts not normalized": lambda: llama(
+        "Qwen3Moe", num_experts=7, moe_intermediate_size=52, norm_topk_prob=False, head_dim=10, **EXPERTS
+    ),
+    "qwen2 experts": lambda: llama(
+        "Qwen2Moe", num_experts=5, moe_intermediate_size=52, shared_expert_intermediate_size=47, **EXPERTS
+    ),
+    "qwen2 experts normalized": lambda: llama(
+        "Qwen2Moe", num_experts=7, moe_intermediate_size=52, shared_expert_intermediate_size=47, norm_topk_prob=True,
+        qkv_bias=False, **EXPERTS,
+    ),
+    "phi": phi,
+    "phi grouped": lambda: phi(
+        num_attention_heads=10, num_key_value_heads=2, hidden_act="relu", tie_word_embeddings=True,
+        rope_parameters={**YARN, "partial_rotary_factor": 1.0},
     ),
     "phi3": phi3,
     "phi3 window": lambda: phi3(sliding_window=5, num_hidden_layers=3),
@@ -183,7 +209,8 @@ def test_gemma_without_unit_offset_is_exported(tmp_path: Path) -> None:
         ("gemma2", {"layer_types": ["sliding_attention", "full_attention"]}, "2 layer_types for"),
         ("smollm3", {"no_rope_layers": [0, 1, 1, 1, 1]}, "every n-th"),
         ("smollm3", {"no_rope_layers": [1]}, "every layer"),
-        ("qwen3 experts", {"norm_topk_prob": False}, "norm_topk_prob"),
+        ("qwen2 experts", {"use_sliding_window": True}, "use_sliding_window"),
+        ("phi", {"qk_layernorm": True}, "qk_layernorm"),
         ("qwen3 experts", {"mlp_only_layers": [1]}, "mlp_only_layers"),
         ("qwen3 experts", {"num_local_experts": 0, "num_experts": 0}, "experts"),
         ("qwen3 experts", {"num_local_experts": 1024, "num_hidden_layers": 1024}, "too many"),
@@ -232,7 +259,7 @@ def test_older_config_files_are_read(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_adapters_with_our_names_still_open(tmp_path: Path) -> None:
-    """They were saved before the family was supported; new ones have the library's names, except for GPT-NeoX."""
+    """They were saved before the family was supported; new ones have the library's names."""
     save_variant("qwen3", tmp_path / "theirs")
     model = load(tmp_path / "theirs").model
     lora.attach(model, lora.LoraSettings(rank=3))
@@ -245,5 +272,51 @@ def test_adapters_with_our_names_still_open(tmp_path: Path) -> None:
         again = load(tmp_path / "theirs").model
         lora.load(again, tmp_path / name, rows=rows)
         torch.testing.assert_close(again(ids).logits, model(ids).logits)
-    save_variant("gpt-neox", tmp_path / "neox")
-    assert transformers_rows(load(tmp_path / "neox").model.config) is None
+
+
+@pytest.mark.parametrize("dora", [False, True])
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("phi3", ["qkv_proj", "gate_up_proj", "o_proj"]),
+        ("gpt-neox", ["query_key_value", "dense_h_to_4h"]),
+        ("phi", ["q_proj", "v_proj", "dense", "fc2"]),
+        ("qwen2 experts", ["q_proj", "shared_expert.up_proj"]),
+    ],
+)
+def test_peft_adapters_of_joined_matrices_open(name: str, targets: list[str], dora: bool, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path / "base")
+    adapted = peft.get_peft_model(theirs, peft.LoraConfig(r=3, target_modules=targets, use_dora=dora))
+    random = torch.Generator().manual_seed(3)
+    for part, parameter in adapted.named_parameters():
+        if "lora_" in part:
+            parameter.data += torch.randn(parameter.shape, generator=random) * 0.2
+    adapted.save_pretrained(tmp_path / "adapter")
+    base = load(tmp_path / "base").model
+    ours = chumoku.load(tmp_path / "base", adapter=tmp_path / "adapter").model
+    output, expected = outputs_of_both(ours, adapted.eval())
+    assert (output - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
+    assert (output - outputs_of_both(base, adapted)[0]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("name", ["phi3", "gpt-neox", "phi"])
+def test_our_adapters_of_joined_matrices_open_in_peft(name: str, pairing: str, tmp_path: Path) -> None:
+    """With our order of rotary pairs, in a part of each head too; and again here."""
+    theirs = save_variant(name, tmp_path / "first")
+    model = randomize(build(replace(load(tmp_path / "first").model.config, pairing=pairing)))
+    family = FAMILIES[theirs.config.model_type]
+    (tmp_path / "base").mkdir()
+    write_folder(tmp_path / "base", model, Tokenizers(byte_tokenizer(), byte_tokenizer()), family=family)
+    theirs = type(theirs).from_pretrained(tmp_path / "base").eval()
+    plain = copy.deepcopy(model)
+    lora.attach(model, lora.LoraSettings(rank=3, targets=["**.attention.*", "**.feedforward.*"]))
+    for part, parameter in model.named_parameters():
+        if "adapters" in part:
+            parameter.data.normal_(0, 0.2, generator=torch.Generator().manual_seed(len(part)))
+    rows = family.rows(model.config)
+    lora.save(model, tmp_path / "adapter", base="", rows=rows)
+    output, expected = outputs_of_both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
+    assert (output - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
+    lora.load(plain, tmp_path / "adapter", rows=rows)
+    torch.testing.assert_close(outputs_of_both(plain, theirs)[0], output, atol=1e-5, rtol=1e-5)

@@ -181,6 +181,22 @@ def merge_by_definition(text: str, pieces: list[str], merges: list[tuple[str, st
         ("tekken", "CamelCase 12", ["Camel", "Case", " ", "1", "2"]),
         ("default", "x=12345 !!", ["x", "=", "123", "45", " ", "!!"]),
         ("falcon", "x`12345", ["x", "`", "123", "45"]),
+        ("qwen35", "12 สวัสดี!\n", ["1", "2", " สวัสดี", "!\n"]),
+        ("jais-2", "1234" + 7 * " " + "x", ["123", "4", "    ", "  ", " x"]),
+        ("minicpm5", "a1234 'LL", ["a", "123", "4", " '", "LL"]),
+        ("laguna", "ok!\n\nI'm 12", ["ok", "!", "\n\n", "I", "'m", " ", "1", "2"]),
+        ("bailingmoe", "x \n\n y'VE", ["x", " \n\n", " y", "'VE"]),
+        ("seed-coder", "ok!\n\n12", ["ok", "!", "\n\n", "1", "2"]),
+        ("exaone-moe", "ab cd 12/\n\n", ["ab cd", " ", "1", "2", "/\n", "\n"]),
+        ("tiny_aya", "1234567 CamelCase it's", ["1", "234", "567", " Camel", "Case", " it's"]),
+        ("youtu", "日本語です。12 CamelCase한국", ["日本語です", "。", "1", "2", " Camel", "Case", "한국"]),
+        ("deepseek-llm", "don't 1234 猫だ\n\n", ["don", "'", "t", " ", "1234", " ", "猫だ", "\n", "\n"]),
+        ("deepseek-coder", "x 12 猫!\n", ["x", " ", "1", "2", " ", "猫", "!", "\n"]),
+        ("deepseek-v3", "don't 1234 猫だ!?\n\n", ["don", "'t", " ", "123", "4", " ", "猫だ", "!?\n\n"]),
+        ("bloom", "It's 1234, ok。x", ["It's", " 1234", ",", " ok", "。", "x"]),
+        ("viking", "It's 12, ok", ["It's", " ", "1", "2", ",", " ok"]),
+        ("superbpe", "x 1234567 y", ["x ", "1", "234", "567", " y"]),
+        ("chameleon", "a\t12!?    don't", ["a", "\t", "1", "2", "!", "?", "    ", "don", "'", "t"]),
     ],
 )
 def test_gguf_pretokenizers(ours: dict[str, Tokenizer], pre: str, text: str, pieces: list[str]) -> None:
@@ -257,6 +273,29 @@ def test_kinds_that_gguf_lacks_are_refused(ours: dict[str, Tokenizer], kind: str
         to_ggml(ours[kind])
 
 
+def test_pretokenizers_equal_those_of_transformers() -> None:
+    """Under each name that it knows too, on a text of several scripts, digits, punctuation and white space."""
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS as THEIRS
+
+    text = "I'LL don’t it'S 1234567 ①Ⅳ CamelCase XMLHttp 日本語カナ 한국 สวัสดี e\u0301!?/\r\n\n\t  λόγος…\u3000x  "
+    for name, pattern in THEIRS.items():
+        steps = [pre_tokenizers.Split(Regex(pattern), "isolated")]
+        steps += [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        split = pre_tokenizers.Sequence(steps)
+        found = pretokenizers.build_pretokenizer(name).pre_tokenize_str(text)
+        assert found == split.pre_tokenize_str(text), name
+    assert len({pretokenizers.PATTERNS[name] for name in THEIRS}) > 4
+
+
+@pytest.mark.parametrize("pre", pretokenizers.PATTERNS)
+def test_pretokenizers_lose_nothing(pre: str) -> None:
+    """Pieces are in order and add up to the text, and no piece is empty."""
+    text = "I'LL 1234567 日本語 한국 ก้!?/\r\n\n\t  e\u0301…\u3000<sentinel:7>IMGIMGABZ  " * 3
+    found = pretokenizers.build_pretokenizer(pre).pre_tokenize_str(text)
+    assert "".join(text[start:end] for _, (start, end) in found) == text
+    assert all(piece for piece, _ in found)
+
+
 def test_unsupported_pretokenizers_and_normalizers_are_refused() -> None:
     normalized = train(ENGLISH, kind="bpe", vocabulary=307, normalize=True)
     with pytest.raises(UsageError, match=r'no field for its normalizer, \{"type": "NFKC"\}'):
@@ -276,6 +315,7 @@ def replace_field(fields: dict[str, Any], key: str, value: Any) -> dict[str, Any
     [
         ("model", "rwkv", "of model 'rwkv' cannot be read; gpt2, llama, t5, bert can"),
         ("pre", "superb", "the pre-tokenizer 'superb', which is not supported"),
+        ("pre", "kimi-k2", "the pre-tokenizer 'kimi-k2', which is not supported"),
         ("pre", 7, "pre is '7', which is not of type str"),
         ("tokens", None, "tokens is missing or not a list of str or bytes"),
         ("tokens", [], "it has 0 tokens"),

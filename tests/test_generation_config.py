@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from chumoku.decoding.arguments import fill_options
 from chumoku.decoding.chat import make_turn
 from chumoku.decoding.generate import make_request
 from chumoku.decoding.sampling import SamplingOptions
-from chumoku.errors import UsageError
 from chumoku.models.generation_config import GenerationConfig, read_generation_config
 from chumoku.pipeline import Pipeline
 from chumoku.text.chat_template import ChatTemplate
@@ -65,9 +65,15 @@ def test_options_of_a_file(values: dict[str, Any], expected: dict[str, Any]) -> 
         {"repetition_penalty": 0},
     ],
 )
-def test_wrong_values_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"generation_config\.json has"):
-        chumoku.load(save_with(tmp_path / "m", wrong))
+def test_wrong_values_are_ignored_with_a_warning(wrong: dict[str, Any], tmp_path: Path) -> None:
+    (name,) = wrong
+    with pytest.warns(UserWarning, match=rf"generation_config\.json has .*{name}.* It is ignored\."):
+        pipeline = chumoku.load(save_with(tmp_path / "m", {"min_p": 0.1, **wrong}))
+    assert pipeline.generation_config.values == {"min_p": 0.1}
+    assert pipeline.tokenizer.stop_tokens == ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chumoku.load(pipeline.save(tmp_path / "saved"))
 
 
 def test_python_and_commands_use_the_models_options(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

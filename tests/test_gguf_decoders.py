@@ -32,6 +32,7 @@ LOCAL = {"rope_parameters": {"full_attention": ROPE, "sliding_attention": {**ROP
 VARIANTS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "llama head width": ("llama", lambda: llama(head_dim=10)),
     "llama attention biases": ("llama", lambda: llama(attention_bias=True)),
+    "mistral": ("llama", lambda: llama("Mistral", sliding_window=None, num_hidden_layers=3)),
     "qwen2": ("qwen2", lambda: llama("Qwen2")),
     "qwen2 yarn": ("qwen2", lambda: llama("Qwen2", rope_parameters=YARN)),
     "qwen3": ("qwen3", lambda: llama("Qwen3", head_dim=10, num_hidden_layers=3)),

@@ -647,10 +647,11 @@ COMPUTED_BY_THE_NATIVE_ENGINE = {
     *("placement", "parallel", "query_key_norm", "attention_scale", "score_cap", "logit_cap", "scale_logits"),
     *("relative_clip", "relative_buckets", "relative_max_distance", "full_attention_every", "full_attention_first"),
 }
+WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}
 NO_EFFECT_WITHOUT_ANOTHER = {
-    "native": {"experts_per_token"},
+    "native": WITH_EXPERTS,
     "gpu": {
-        *("experts_per_token", "relative_clip", "relative_buckets", "relative_max_distance"),
+        *(*WITH_EXPERTS, "relative_clip", "relative_buckets", "relative_max_distance"),
         *("full_attention_every", "full_attention_first"),
     },
 }

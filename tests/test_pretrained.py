@@ -33,7 +33,8 @@ from chumoku.server.models import name_models, open_models
 from chumoku.server.security.limits import Limits
 from chumoku.text import japanese
 from chumoku.text.kept_words import STAND_INS
-from chumoku.text.tokenizer import Tokenizer, with_target_language
+from chumoku.text.languages import with_target_language
+from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.convert import convert
 
 ROOT = Path(__file__).parent.parent

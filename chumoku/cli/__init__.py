@@ -17,6 +17,7 @@ from chumoku.cli import (
     doctor,
     embed,
     evaluate,
+    families,
     generate,
     lab,
     look,
@@ -46,6 +47,7 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(embed.embed)
 app.command()(convert.convert)
+app.command()(families.families)
 app.command()(doctor.doctor)
 app.command()(look.look)
 app.command()(serve.serve)

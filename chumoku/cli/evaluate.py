@@ -27,6 +27,7 @@ def evaluate(
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
     into: Annotated[str | None, typer.Option(help="Multilingual models: target language.")] = None,
+    source_language: Annotated[str | None, typer.Option("--from", help="Multilingual models: source language.")] = None,
     split: Annotated[bool, typer.Option(help="Translate the sentences of a text one by one.")] = True,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
     save: Annotated[
@@ -51,6 +52,7 @@ def evaluate(
         pipeline.require_tokenizer()
         if pipeline.config.kind == "encoder-decoder":
             options: dict[str, Any] = {"beam": beam, "into": into, "split": split}
+            options["source_language"] = source_language
             return _translations(pipeline, data, options, language, tokenized, columns, save)
         return _text(pipeline, data)
 
@@ -120,7 +122,7 @@ def _translations(
     from chumoku.text.progress import ShowProgress
 
     every = _pairs(files, split_in_two(columns, "--columns"))
-    reading = {name: options[name] for name in ("into", "split")}
+    reading = {name: options[name] for name in ("into", "source_language", "split")}
     fits = fits_context(pipeline.model, [pair.source for pair in every], pipeline.source_tokenizer, **reading)
     pairs = [pair for pair, fit in zip(every, fits, strict=True) if fit]
     if every and not pairs:

@@ -17,6 +17,7 @@ from chumoku.cli.shared import (
     Json,
     Precision,
     check_text,
+    given_options,
     json_line,
     model_path,
     open_pipeline,
@@ -49,6 +50,10 @@ def translate(
     ] = LENGTH_PENALTY,
     limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
     into: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
+    source_language: Annotated[
+        str | None,
+        typer.Option("--from", help="Language of the text, for models that have a token for it (M2M100, NLLB, mBART)."),
+    ] = None,
     split: Annotated[
         bool, typer.Option(help="Translate the sentences of a text one by one, and join their translations.")
     ] = True,
@@ -67,7 +72,7 @@ def translate(
     model = model_path(model)
     sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
-    options["split"] = split
+    options |= {"split": split, **given_options(source_language=source_language)}
     pipeline = open_pipeline(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def run(some: list[str]) -> list[str]:

@@ -26,6 +26,10 @@ OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has
     "num_beams": ("beam",),
     "language": ("into",),
     "target_language": ("into",),
+    "target": ("into",),
+    "tgt_lang": ("into",),
+    "source": ("source_language",),
+    "src_lang": ("source_language",),
     "batch_size": ("batch_tokens",),
 }
 

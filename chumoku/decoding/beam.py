@@ -73,7 +73,7 @@ def search(
     source: Tensor,
     *,
     source_mask: Tensor | None = None,
-    begin: int,
+    begin: int | Sequence[int],
     end: int,
     beam: int = 1,
     length_penalty: float = 1.0,
@@ -88,20 +88,25 @@ def search(
 ) -> list[list[Hypothesis]]:
     """The `best` hypotheses for each row of `source` [B, S], best first.
 
+    begin               the token that every output begins with, or several
     limit               most tokens including the end token, for all rows or for each; learned positions may end earlier
     forbidden           tokens that are never generated
     return_attention    each hypothesis comes with its cross-attention
     still_wanted        gets the live rows at every step; rows for which it returns False are dropped without result
     tree                records the search of the first row
     """
-    limits = [longest(model, each) for each in ([limit] * len(source) if isinstance(limit, int) else limit)]
-    limits = limits if engine is None else [min(each, engine.capacity) for each in limits]
+    prompt = [begin] if isinstance(begin, int) else list(begin)
+    before = len(prompt) - 1  # tokens that take a place besides those that are counted by `limit`
+    limits = [
+        longest(model, before + each) - before for each in ([limit] * len(source) if isinstance(limit, int) else limit)
+    ]
+    limits = limits if engine is None else [min(each, engine.capacity - before) for each in limits]
     rules = Rules(end, beam, best, length_penalty, sorted(set(forbidden)), limits, min_new_tokens)
     check(model, len(source), rules, kind=EncoderDecoderModel)
     sources = unpad(source, source_mask)
-    engine = engine or open_engine(model, rows=len(sources) * beam, capacity=max(limits))
-    ranked = run_search(engine, [[begin]] * len(sources), sources, rules, still_wanted=still_wanted, tree=tree)
-    return with_attention(model, sources, ranked, begin) if return_attention else ranked
+    engine = engine or open_engine(model, rows=len(sources) * beam, capacity=before + max(limits))
+    ranked = run_search(engine, [prompt] * len(sources), sources, rules, still_wanted=still_wanted, tree=tree)
+    return with_attention(model, sources, ranked, prompt) if return_attention else ranked
 
 
 def search_continuations(
@@ -173,15 +178,18 @@ def empty_beams(count: int, device: torch.device) -> Live:
     return Live(list(range(count)), torch.zeros(count, 1, device=device), nothing.long(), nothing)
 
 
-def cross_attention(model: EncoderDecoderModel, source: Sequence[int], tokens: Sequence[int], begin: int) -> Tensor:
+def cross_attention(
+    model: EncoderDecoderModel, source: Sequence[int], tokens: Sequence[int], begin: int | Sequence[int]
+) -> Tensor:
     """The cross-attention [L, H, T, S] that produced each token after `begin`, and the step after the last token."""
+    prompt = [begin] if isinstance(begin, int) else list(begin)
     with inference_mode(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
-        model(*(torch.tensor([row], device=model.device) for row in (source, [begin, *tokens])))
-    return torch.stack([weights[0] for weights in tape.values()])
+        model(*(torch.tensor([row], device=model.device) for row in (source, [*prompt, *tokens])))
+    return torch.stack([weights[0, :, len(prompt) - 1 :] for weights in tape.values()])
 
 
 def with_attention(
-    model: EncoderDecoderModel, sources: list[list[int]], ranked: list[list[Hypothesis]], begin: int
+    model: EncoderDecoderModel, sources: list[list[int]], ranked: list[list[Hypothesis]], begin: Sequence[int]
 ) -> list[list[Hypothesis]]:
     pairs = zip(sources, ranked, strict=True)
     return [

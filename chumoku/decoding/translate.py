@@ -1,12 +1,12 @@
 """Translation: text in, text out. Every command, the server and Python translate with `hypotheses`.
 
-text → sentences, addresses replaced → (language) source tokens + end → beam search from begin → tokens → text
+text → sentences, addresses replaced → (language) source tokens + end → beam search from begin (language) → text
 
     source    a sentence of at most the model's context
     output    at most 2 × source + 20 tokens by default, and none of `forbidden_tokens`
 
-Sentences of similar length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the given order. For a
-multilingual model, the token of the target language comes before the source: `into`, or that of the source tokenizer.
+Sentences of similar length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the given order. The
+tokens of languages are those of `text.languages`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel, Model
 from chumoku.nn import masks
 from chumoku.text.kept_words import STAND_INS, KeptWords, keep_words, restore_words
+from chumoku.text.languages import source_frame, target_prompt
 from chumoku.text.progress import Progress, silent
 from chumoku.text.sentences import join_sentences, split_sentences
 from chumoku.text.tokenizer import Tokenizer
@@ -44,6 +45,7 @@ def translate(
     source_tokenizer: Tokenizer,
     tokenizer: Tokenizer,
     into: str | None = None,
+    source_language: str | None = None,
     within: int | None = None,
     beam: int = BEAM,
     length_penalty: float = LENGTH_PENALTY,
@@ -58,6 +60,7 @@ def translate(
 
     split       translate the sentences of a text one by one, keep addresses and unknown words, and join the results
     into        target language, for multilingual models
+    source_language    language of the texts, for models that have a token for it (M2M100, NLLB, mBART)
     within      most tokens of a sentence; by default the model's context
     limit       most tokens of a translated sentence; by default 2 × source + 20
     progress    called as progress(step, done, total, unit)
@@ -65,11 +68,20 @@ def translate(
     parts = split_texts(texts, source_tokenizer, split=split)
     numbers = [number for number, part in enumerate(parts) for _ in part]
     sentences = [sentence.kept.text for part in parts for sentence in part]
-    sources = encode(model, sentences, source_tokenizer, into=into, within=within, numbers=numbers)
+    sources = encode(
+        model,
+        sentences,
+        source_tokenizer,
+        into=into,
+        source_language=source_language,
+        within=within,
+        numbers=numbers,
+    )
     found = hypotheses(
         model,
         sources,
         tokenizer=tokenizer,
+        begin=target_prompt(tokenizer, into),
         beam=beam,
         length_penalty=length_penalty,
         limit=limit,
@@ -114,6 +126,7 @@ def hypotheses(
     sources: Sequence[Sequence[int]],
     *,
     tokenizer: Tokenizer,
+    begin: Sequence[int] | None = None,
     beam: int = BEAM,
     best: int = 1,
     length_penalty: float = LENGTH_PENALTY,
@@ -125,15 +138,20 @@ def hypotheses(
     tree: Tree | None = None,
     progress: Progress = silent,
 ) -> list[list[Hypothesis]]:
-    """The `best` translations of each source, as tokens; none for an empty source or one that is no longer wanted."""
-    begin, end = begin_and_end(tokenizer)
+    """The `best` translations of each source, as tokens; none for an empty source or one that is no longer wanted.
+
+    begin       the tokens that a translation begins with; by default the tokenizer's begin token
+    """
+    first, end = begin_and_end(tokenizer)
+    begin = begin or [first]
     limits = [default_limit(source) if limit is None else limit for source in sources]
     most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
     groups = list(
         batches_by_length([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows)
     )
     if engine is None:
-        engine = shared_engine(model, groups, limits, beam=beam, batch_tokens=batch_tokens)
+        lengths = [len(begin) - 1 + each for each in limits]
+        engine = shared_engine(model, groups, lengths, beam=beam, batch_tokens=batch_tokens)
     found: list[list[Hypothesis]] = [[] for _ in sources]
     done = 0
     for numbers in groups:
@@ -185,6 +203,7 @@ def encode(
     tokenizer: Tokenizer,
     *,
     into: str | None = None,
+    source_language: str | None = None,
     within: int | None = None,
     numbers: Sequence[int] | None = None,
 ) -> list[list[int]]:
@@ -192,7 +211,7 @@ def encode(
 
     numbers     the text that each sentence belongs to, counted from 0, for messages; by default its own
     """
-    sources = _source_tokens(texts, tokenizer, into)
+    sources = _source_tokens(texts, tokenizer, into, source_language)
     most = longest(model, model.config.context if within is None else within)
     for number, source in zip(numbers or range(len(sources)), sources, strict=True):
         if len(source) > most:
@@ -204,17 +223,26 @@ def encode(
 
 
 def fits_context(
-    model: Model, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None = None, split: bool = True
+    model: Model,
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    into: str | None = None,
+    source_language: str | None = None,
+    split: bool = True,
 ) -> list[bool]:
     """Whether the sentences of each text, with the end token, are not longer than the model's context."""
     parts = split_texts(texts, tokenizer, split=split)
-    sources = iter(_source_tokens([sentence.kept.text for part in parts for sentence in part], tokenizer, into))
+    sentences = [sentence.kept.text for part in parts for sentence in part]
+    sources = iter(_source_tokens(sentences, tokenizer, into, source_language))
     return [max((len(next(sources)) for _ in part), default=0) <= model.config.context for part in parts]
 
 
-def _source_tokens(texts: Sequence[str], tokenizer: Tokenizer, into: str | None) -> list[list[int]]:
-    marked = tokenizer.encode("", language=into or tokenizer.target_language, source=True)
-    return [[*marked, *ids, *tokenizer.roles.end_tokens] if ids else [] for ids in tokenizer.encode_batch(texts)]
+def _source_tokens(
+    texts: Sequence[str], tokenizer: Tokenizer, into: str | None, source_language: str | None
+) -> list[list[int]]:
+    before, after = source_frame(tokenizer, into=into, source_language=source_language)
+    return [[*before, *ids, *after] if ids else [] for ids in tokenizer.encode_batch(texts)]
 
 
 def shared_engine(

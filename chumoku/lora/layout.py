@@ -1,6 +1,7 @@
 """Convert adapters between our matrices and another library's, which may be joined or in another row order.
 
     one to one     A is the same; rows of B and m are reordered to their rotary pairing
+    per head       theirs has the rows of query, key and value of head 0, of head 1 … (GPT-NeoX)
     joined         theirs is [W_q; W_k; W_v]: our B and m are concatenated. If ours have the same A, it is theirs;
                    otherwise  A = [A_q; A_k; A_v]  and  B = diag(B_q, B_k, B_v)
 
@@ -37,7 +38,10 @@ class RowLike(Protocol):
     def transposed(self) -> bool: ...  # stored [in, out]
 
     @property
-    def heads(self) -> int: ...  # above 0: the rows of this many heads are in "half" order
+    def heads(self) -> int: ...  # above 0: the first rows are of this many heads, in "half" order
+
+    @property
+    def per_head(self) -> int: ...  # above 0: all rows of one of this many heads after the other
 
 
 class MatrixMap(NamedTuple):
@@ -46,7 +50,10 @@ class MatrixMap(NamedTuple):
     theirs: str
     ours: tuple[str, ...]
     transposed: bool
-    heads: int  # above 0: the rows of this many heads have another order than ours
+    heads: int = 0  # above 0: the first rows are of this many heads, which have another order than ours
+    head_width: int = 0
+    rotated: int = 0  # rows of each head that have another order
+    per_head: int = 0  # above 0: the rows of all parts of one head after the other, for this many heads
 
 
 class Part(NamedTuple):
@@ -72,14 +79,16 @@ def map_matrices(model: Model, rows: Sequence[RowLike] | None) -> dict[str, Matr
     """All matrices that can have an adapter, by the other library's name; by ours if `rows` is None."""
     known = adaptable_matrices(model)
     if rows is None:
-        return {path: MatrixMap(path, (path,), False, 0) for path in known}
+        return {path: MatrixMap(path, (path,), False) for path in known}
+    config = model.config
     found = {}
     for row in rows:
         ours = tuple(name.removesuffix(".weight") for name in row.ours)
         theirs = row.theirs.removesuffix(".weight")
         if theirs != row.theirs and ours and all(path in known for path in ours):
-            heads = row.heads if model.config.pairing == "interleaved" else 0
-            found[theirs] = MatrixMap(theirs, ours, row.transposed, heads)
+            heads = row.heads if config.pairing == "interleaved" else 0
+            widths = (config.key_width, config.rotated_width)
+            found[theirs] = MatrixMap(theirs, ours, row.transposed, heads, *widths, row.per_head)
     return found
 
 
@@ -137,18 +146,29 @@ def _magnitude(module: Matrix, low: LowRank | None) -> Tensor:
 
 
 def _their_order(mapping: MatrixMap, rows: Tensor) -> Tensor:
-    """Reorder each head's rows from interleaved pairs (0, 1), (2, 3) … to halves."""
-    return _reorder(mapping, rows, (-1, 2))
+    """Reorder each head's rows from interleaved pairs (0, 1), (2, 3) … to halves, then by heads."""
+    rows = _swap_pairing(mapping, rows, (-1, 2))
+    return _swap(rows, len(mapping.ours), mapping.per_head) if mapping.per_head else rows
 
 
 def _our_order(mapping: MatrixMap, rows: Tensor) -> Tensor:
-    return _reorder(mapping, rows, (2, -1))
+    rows = _swap(rows, mapping.per_head, len(mapping.ours)) if mapping.per_head else rows
+    return _swap_pairing(mapping, rows, (2, -1))
 
 
-def _reorder(mapping: MatrixMap, rows: Tensor, split: tuple[int, int]) -> Tensor:
+def _swap_pairing(mapping: MatrixMap, rows: Tensor, split: tuple[int, int]) -> Tensor:
     if not mapping.heads:
         return rows
-    return rows.reshape(mapping.heads, *split, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    count = mapping.heads * mapping.head_width
+    heads = rows[:count].reshape(mapping.heads, mapping.head_width, *rows.shape[1:])
+    turned, others = heads[:, : mapping.rotated], heads[:, mapping.rotated :]
+    swapped = turned.reshape(mapping.heads, *split, *rows.shape[1:]).transpose(1, 2).reshape(turned.shape)
+    return torch.cat([torch.cat([swapped, others], 1).flatten(0, 1), rows[count:]])
+
+
+def _swap(rows: Tensor, first: int, second: int) -> Tensor:
+    """Rows in blocks [first, second], as blocks [second, first]."""
+    return rows.reshape(first, second, -1, *rows.shape[1:]).transpose(0, 1).reshape(rows.shape)
 
 
 def _alpha(scale: float, rank: int, *, stabilized: bool) -> float:

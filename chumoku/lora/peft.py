@@ -11,6 +11,7 @@ that may change the result are refused, and every tensor's name, type and shape 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,26 +73,38 @@ def save(
 
 
 def load(
-    model: Model, folder: Path | str, *, name: str = "default", rows: Sequence[RowLike] | None = None
+    model: Model,
+    folder: Path | str,
+    *,
+    name: str = "default",
+    rows: Sequence[RowLike] | None = None,
+    other_rows: Sequence[Sequence[RowLike]] = (),
 ) -> AdapterConfig:
     """Attach the adapter in a folder under this name, make it active, and return its config.
 
-    rows  the family's table, if the file has the transformers library's names
+    rows        the family's table, if the file has the transformers library's names
+    other_rows  the tables of other families with the same model, if the file has their names
     """
     config = read_adapter_config(folder)
-    add_adapters(model, read_adapter(model, folder, config, rows=rows), name=name)
+    adapters = read_adapter(model, folder, config, rows=rows, other_rows=other_rows)
+    add_adapters(model, adapters, name=name)
     return config
 
 
 def read_adapter(
-    model: Model, folder: Path | str, config: AdapterConfig, *, rows: Sequence[RowLike] | None = None
+    model: Model,
+    folder: Path | str,
+    config: AdapterConfig,
+    *,
+    rows: Sequence[RowLike] | None = None,
+    other_rows: Sequence[Sequence[RowLike]] = (),
 ) -> dict[str, LowRank]:
     """The matrices of the adapter in a folder by address, checked against the model, which is not changed."""
     known = adaptable_matrices(model)
     # Our names too: the adapter may have been saved before its model's family was supported.
-    table = {**map_matrices(model, None), **map_matrices(model, rows)}
+    tables = [{**map_matrices(model, None), **map_matrices(model, some)} for some in (rows, *other_rows)]
     adapters = {}
-    for mapping, adapter in _read_tensors(Path(folder) / WEIGHTS, config, table, known):
+    for mapping, adapter in _read_tensors(Path(folder) / WEIGHTS, config, tables, known):
         for path, part in to_ours(mapping, known, adapter).items():
             adapters[path] = _make_low_rank(known[path], part, config)
     return adapters
@@ -123,13 +136,13 @@ class FileEntry(NamedTuple):
 
 
 def _read_tensors(
-    path: Path, config: AdapterConfig, table: Mapping[str, MatrixMap], known: Mapping[str, Matrix]
+    path: Path, config: AdapterConfig, tables: Sequence[Mapping[str, MatrixMap]], known: Mapping[str, Matrix]
 ) -> list[tuple[MatrixMap, AdapterTensors]]:
     """The file's adapted matrices and their tensors; all are checked before any is read."""
     check_safetensors_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as stored:
-            found = _match_tensors(path, stored.keys(), table)
+            found = _match_first_table(path, list(stored.keys()), tables)
             for entry in found:
                 _check(path, entry, config, known, {kind: stored.get_slice(key) for kind, key in entry.keys.items()})
             parts = _parts(path, (stored.metadata() or {}).get(PARTS_KEY), found, config)
@@ -144,6 +157,14 @@ def _read_tensors(
         raise DamagedError(f"{path} is not a valid safetensors file: {str(error)[:200]}.") from error
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
+
+
+def _match_first_table(path: Path, names: Sequence[str], tables: Sequence[Mapping[str, MatrixMap]]) -> list[FileEntry]:
+    """The file's matrices by the first table that has all of them; if none has, the error of the first table."""
+    for table in tables:
+        with contextlib.suppress(UsageError):
+            return _match_tensors(path, names, table)
+    return _match_tensors(path, names, tables[0])
 
 
 def _match_tensors(path: Path, names: Iterable[str], table: Mapping[str, MatrixMap]) -> list[FileEntry]:

@@ -181,6 +181,8 @@ class ModelConfig(Settings):
     feedforward_width: Annotated[int, Field(ge=1, le=1 << 20)] | None = None  # default: 4 × width
     experts: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one feed-forward for all tokens
     experts_per_token: Annotated[int, Field(ge=1, le=1024)] = 2
+    normalize_experts: bool = True  # the weights of the chosen experts are scaled to sum to 1
+    shared_expert_width: Annotated[int, Field(ge=1, le=1 << 20)] | None = None  # of an expert that all tokens use
 
     position: Literal["sinusoidal", "learned", "relative", "relative_bias", "alibi", "rotary", "none"] = "rotary"
     pairing: Literal["interleaved", "half"] = "interleaved"  # sinusoidal and rotary: which elements form a pair
@@ -206,6 +208,7 @@ class ModelConfig(Settings):
     norm_unit_offset: bool = False  # RMS norms multiply by 1 + γ instead of γ, as in Gemma
     placement: Literal["pre", "post", "output", "sandwich"] = "pre"
     parallel: bool = False  # attention and feed-forward both read the block's input, as in GPT-NeoX
+    shared_norm: bool = False  # parallel attention and feed-forward have one norm, as in Phi
     bias: bool = True  # in every linear layer
 
     scale_embedding: bool = False  # √D · embedding, as in note 000
@@ -265,6 +268,9 @@ class ModelConfig(Settings):
         Rule(("no_position_every", "position"), rules.check_no_position),
         Rule(("norm_unit_offset", "norm"), rules.check_unit_offset),
         Rule(("parallel", "placement", "kind"), rules.check_parallel),
+        Rule(("shared_norm", "parallel", "placement", "first_norm"), rules.check_shared_norm),
+        Rule(("normalize_experts", "experts"), rules.only_with_experts("normalize_experts", default=True)),
+        Rule(("shared_expert_width", "experts"), rules.only_with_experts("shared_expert_width", default=None)),
         _only_for_encoder_decoder("encoder_layers", None),
         _only_for_encoder_decoder("source_vocabulary", None),
         _only_for_encoder_decoder("share_embeddings", False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -89,3 +90,18 @@ def check_parallel(c: Any) -> str | None:
     if not c.parallel or (c.placement != "post" and c.kind != "encoder-decoder"):
         return None
     return "parallel sublayers need a placement other than 'post', and a kind other than 'encoder-decoder'."
+
+
+def check_shared_norm(c: Any) -> str | None:
+    if not c.shared_norm or (c.parallel and c.placement == "pre" and c.first_norm):
+        return None
+    return "one norm for both sublayers needs parallel = true, placement = 'pre' and first_norm = true."
+
+
+def only_with_experts(key: str, *, default: Any) -> Callable[[Any], str | None]:
+    def check(c: Any) -> str | None:
+        if c.experts or getattr(c, key) == default:
+            return None
+        return "this key is only for a model with experts; set experts, or remove this key."
+
+    return check

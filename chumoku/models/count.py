@@ -116,6 +116,10 @@ class Sizes:
         self.masked = config.head_kind == "masked"
         self.feedforward: Term = (2 + self.gated, config.width, config.hidden)
         self.feedforward_bias = config.bias * ((1 + self.gated) * config.hidden + config.width)
+        shared = config.shared_expert_width or 0
+        self.shared_expert: Term = (2 + self.gated, config.width, shared)
+        self.shared_expert_bias = config.bias * bool(shared) * ((1 + self.gated) * shared + config.width)
+        self.shared_expert_gate = bool(shared) * config.width
 
     def terms(self) -> dict[str, list[Term]]:
         """Return the parameters of each part, as products to be added."""
@@ -146,6 +150,8 @@ class Sizes:
                 (self.depth, self.experts, *self.feedforward),
                 (self.depth, self.experts, self.feedforward_bias),
                 (self.depth, c.experts, width),
+                (self.depth, *self.shared_expert),
+                (self.depth, self.shared_expert_bias + self.shared_expert_gate),
             ],
             "norms": [
                 (norms, width if c.norm == "rms" or not c.norm_bias else 2 * width),
@@ -162,6 +168,7 @@ class Sizes:
     def block_norms(self) -> int:
         """Return the number of norms of all blocks, without those of queries and keys."""
         norms = (2 * self.depth + self.cross_attentions) * (2 if self.config.placement == "sandwich" else 1)
+        norms -= self.depth * self.config.shared_norm
         return norms if self.config.first_norm else norms - self.stacks
 
     def weights_per_token(self) -> int:
@@ -169,6 +176,7 @@ class Sizes:
         c, width = self.config, self.config.width
         attention = 2 * width * (self.query_width + self.kv_width)
         feedforward = self.active_experts * math.prod(self.feedforward) + c.experts * width
+        feedforward += math.prod(self.shared_expert) + self.shared_expert_gate
         logits = (c.head_kind != "vector") * c.vocabulary * width + self.masked * width * width
         return self.attentions * attention + self.depth * feedforward + logits
 
@@ -204,6 +212,7 @@ class Sizes:
             position = c.heads * length
         feedforward = 2 * width + self.active_experts * c.hidden * (4 if self.gated else 2)
         feedforward += bool(c.experts) * self.active_experts * 3 * width
+        feedforward += (c.shared_expert_width or 0) * (4 if self.gated else 2) + bool(c.shared_expert_width) * width
         norms = ((c.norm == "rms") + (c.placement == "sandwich") / 2) * self.block_norms() * width
         logits = (c.head_kind != "vector") * c.vocabulary * (1 if c.logit_cap is None else 2)
         ends = self.stacks * 2 * width + logits

@@ -6,18 +6,18 @@
 
 A file that sets temperature, top_p, top_k or min_p describes sampling as a whole: what it leaves out is off (where
 transformers would use top_k = 50). All other keys are kept for exports and not used; max_new_tokens too, because how
-long a text may be depends on the task.
+long a text may be depends on the task. Values that make no sense are left out, with a warning.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chumoku.errors import UsageError
 from chumoku.safe_files import read_json
 
 FILE = "generation_config.json"
@@ -40,15 +40,27 @@ class GenerationConfig:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        problems = self._find_problems()
+        if problems:
+            sentences = " ".join(problems.values())
+            warnings.warn(f"{sentences} {'It is' if len(problems) == 1 else 'They are'} ignored.", stacklevel=3)
+            known = {name: value for name, value in self.values.items() if name not in problems}
+            object.__setattr__(self, "values", known)
+
+    def _find_problems(self) -> dict[str, str]:
+        """For each entry whose value makes no sense, a sentence that says why."""
+        found = {}
         for name, (low, high) in RANGES.items():
             value = self.values.get(name)
             kinds = (int,) if name == "top_k" else (int, float)
             if value is not None and (type(value) not in kinds or not low <= value <= high):
-                bounds = f"a number from {low} to {high}"
-                raise UsageError(f"{FILE} has {name} {str(value)[:40]!r}; it must be {bounds}, or left out.")
+                whole = "whole " if name == "top_k" else ""
+                bounds = f"a {whole}number from {low} to {high}"
+                found[name] = f"{FILE} has {name} {str(value)[:40]!r}; it must be {bounds}."
         ends = self._end_tokens()
         if len(ends) > MAX_END_TOKENS or not all(type(one) is int and one >= 0 for one in ends):
-            raise UsageError(f"{FILE} has an eos_token_id that is not a token's number or a short list of them.")
+            found["eos_token_id"] = f"{FILE} has an eos_token_id that is not a token's number or a short list of them."
+        return found
 
     def _end_tokens(self) -> list[Any]:
         ends = self.values.get("eos_token_id")

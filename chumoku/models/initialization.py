@@ -51,6 +51,7 @@ def make_rules(config: ModelConfig) -> list[tuple[str, Fill]]:
         for part in (
             "{attention,cross_attention}.output.weight",
             "feedforward.down.weight",
+            "feedforward.shared.down.weight",
             "feedforward.experts.down",
         )
     ]

@@ -341,6 +341,8 @@ def make_feedforward(config: ModelConfig) -> FeedForward | MixtureOfExperts:
         config.hidden,
         experts=config.experts,
         per_token=config.experts_per_token,
+        normalize=config.normalize_experts,
+        shared=config.shared_expert_width,
         kind=config.feedforward,
         bias=config.bias,
     )
@@ -353,6 +355,7 @@ def make_block(config: ModelConfig, *, cross: bool, layer: int = 0) -> Block:
         norm=lambda: make_norm(config),
         placement=config.placement,
         parallel=config.parallel,
+        shared_norm=config.shared_norm,
         normalize_input=config.first_norm or layer > 0,
         cross_attention=make_attention(config, relative=False) if cross else None,
         dropout=config.dropout.sublayer,

@@ -5,7 +5,7 @@ post       x ← norm(x + f(x))
 output     x ← x + norm(f(x))
 sandwich   x ← x + norm'(f(norm(x)))   for f = attention, cross-attention (decoders with an encoder), feed-forward
 
-parallel   x ← x + attention(norm(x)) + feedforward(norm(x))
+parallel   x ← x + attention(norm(x)) + feedforward(norm'(x))   with shared_norm, norm' = norm
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Block(nn.Module):
     placement: "pre" normalizes the input of each sublayer, "post" the sum after it, "output" its output, "sandwich"
         its input and its output.
     parallel: attention and feed-forward both start from the block's input, and their outputs are added.
+    shared_norm: both have the same norm.
     normalize_input: False for a block without a norm before its attention, because its input is normalized already.
     dropout: dropout on the output of each sublayer, before it is added to x.
     """
@@ -51,6 +52,7 @@ class Block(nn.Module):
         norm: Callable[[], nn.Module],
         placement: Placement = "pre",
         parallel: bool = False,
+        shared_norm: bool = False,
         normalize_input: bool = True,
         cross_attention: Attention | None = None,
         dropout: float = 0.0,
@@ -66,7 +68,7 @@ class Block(nn.Module):
         self.cross_attention_norm = norm() if cross else None
         self.cross_attention = cross_attention
         self.cross_attention_output_norm = norm() if sandwich and cross else None
-        self.feedforward_norm = norm()
+        self.feedforward_norm = None if shared_norm else norm()
         self.feedforward = feedforward
         self.feedforward_output_norm = norm() if sandwich else None
         absent = (("cross",) if not cross else ()) + (("output_norm",) if not sandwich else ())
@@ -104,7 +106,8 @@ class Block(nn.Module):
         """Return x after adding what the sublayer computes from `start`, which is x unless sublayers are parallel."""
 
         def norm(part: str, y: Tensor) -> Tensor:
-            return tap(self, f"{name}_{part}", getattr(self, f"{name}_{part}")(y))
+            module = getattr(self, f"{name}_{part}")
+            return tap(self, f"{name}_{part}", (self.attention_norm if module is None else module)(y))
 
         match self.placement:
             case "pre":

@@ -1,6 +1,7 @@
 """Mixture of experts: many feed-forwards, of which each token uses a few.
 
-    MoE(x) = Σᵢ gᵢ(x) · FFNᵢ(x)        g = softmax(x W_router); only the k largest, scaled to sum to 1
+    MoE(x) = Σᵢ gᵢ(x) · FFNᵢ(x)        g = softmax(x W_router); only the k largest, scaled to sum to 1 if `normalize`
+             + sigmoid(x w) · FFN(x)   with a shared expert, which every token uses
 
 `plain` computes that sum over all experts; `forward` uses it inside `chumoku.plain()`. Otherwise `forward` sorts the
 tokens by expert and multiplies each group once, at the cost of k experts per token. No token is dropped.
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chumoku.nn.feedforward import ACTIVATIONS, Kind
+from chumoku.nn.feedforward import ACTIVATIONS, FeedForward, Kind
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import is_recorded, tap
 
@@ -101,7 +102,10 @@ class Experts(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """A router and `experts` feed-forwards of inner width `hidden`; each token uses `per_token` of them."""
+    """A router and `experts` feed-forwards of inner width `hidden`; each token uses `per_token` of them.
+
+    shared: the inner width of the shared expert, or None without one.
+    """
 
     TAPS = ("router", "chosen", "pre_activation", "hidden", "output")
 
@@ -114,11 +118,15 @@ class MixtureOfExperts(nn.Module):
         per_token: int,
         kind: Kind = "swiglu",
         bias: bool = False,
+        normalize: bool = True,
+        shared: int | None = None,
     ) -> None:
         super().__init__()
-        self.per_token = per_token
+        self.per_token, self.normalize = per_token, normalize
         self.router = nn.Linear(width, experts, bias=False)
         self.experts = Experts(experts, width, hidden, kind=kind, bias=bias)
+        self.shared = None if shared is None else FeedForward(width, shared, kind=kind, bias=bias)
+        self.shared_router = None if shared is None else nn.Linear(width, 1, bias=False)
 
     def forward(self, x: Tensor, losses: RouterLosses | None = None) -> Tensor:
         tokens = x.flatten(0, -2)
@@ -131,21 +139,25 @@ class MixtureOfExperts(nn.Module):
                 self._record(x, logits, chosen, *self._chosen_hidden(tokens, chosen))
         else:
             grouped, hidden, order = self._compute_grouped(tokens, weights, chosen)
-            output = grouped.view_as(x)
+            output = self._add_shared(grouped.view_as(x), x)
             if is_recorded(self, *self.TAPS):
                 self._record(x, logits, chosen, *(_ungroup(part, order) for part in hidden))
         return tap(self, "output", output)
 
     def plain(self, x: Tensor) -> Tensor:
-        """Return Σᵢ gᵢ(x) · FFNᵢ(x) over all experts, with gᵢ = 0 for experts that are not chosen."""
+        """Return MoE(x) as a sum over all experts, with gᵢ = 0 for experts that are not chosen."""
         logits, weights, chosen = self._route(x.flatten(0, -2))
         gates = torch.zeros_like(logits).scatter(-1, chosen, weights).view(*x.shape[:-1], -1)
-        return torch.stack(
-            [gates[..., i, None].to(x.dtype) * self.experts.apply_expert(i, x) for i in range(gates.shape[-1])]
-        ).sum(0)
+        parts = [gates[..., i, None].to(x.dtype) * self.experts.apply_expert(i, x) for i in range(gates.shape[-1])]
+        return self._add_shared(torch.stack(parts).sum(0), x)
+
+    def _add_shared(self, output: Tensor, x: Tensor) -> Tensor:
+        if self.shared is None or self.shared_router is None:
+            return output
+        return output + self.shared_router(x).sigmoid() * self.shared(x)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        return f"per_token={self.per_token}"
+        return f"per_token={self.per_token}, normalize={self.normalize}"
 
     def _compute_grouped(
         self, tokens: Tensor, weights: Tensor, chosen: Tensor
@@ -172,7 +184,7 @@ class MixtureOfExperts(nn.Module):
         logits = self.router(tokens)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights, chosen = logits.softmax(-1).topk(self.per_token)
-        return logits, weights / weights.sum(-1, keepdim=True), chosen
+        return logits, weights / weights.sum(-1, keepdim=True) if self.normalize else weights, chosen
 
     def _record(self, x: Tensor, logits: Tensor, chosen: Tensor, pre_activation: Tensor, hidden: Tensor) -> None:
         batch = x.shape[:-1]

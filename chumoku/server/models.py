@@ -34,6 +34,7 @@ from chumoku.server.fair_lock import FairLock
 from chumoku.server.security.limits import Limits
 from chumoku.server.worker import Worker
 from chumoku.text import chat_template_process
+from chumoku.text.languages import source_languages, target_languages
 
 CHUNK = 64  # prompt tokens in the first step; the worker adjusts it
 NAME = re.compile(r"[\w.+@ -]{1,128}")
@@ -95,7 +96,8 @@ class ServedModel:
         """The model's entry in /v1/models."""
         config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
         decoder = config.kind == "decoder"
-        choice = config.kind == "encoder-decoder" and tokenizer.target_language is None
+        translates = config.kind == "encoder-decoder"
+        choice = translates and tokenizer.target_language is None
         return {
             "id": self.name,
             "object": "model",
@@ -114,7 +116,8 @@ class ServedModel:
             "feedforward": config.feedforward,
             "sampling": self.default_sampling if decoder else None,
             "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
-            "into": sorted(tokenizer.roles.languages) or None if choice else None,
+            "into": target_languages(tokenizer) or None if choice else None,
+            "source_languages": source_languages(tokenizer) or None if translates else None,
             "examples": list(self.examples),
         }
 

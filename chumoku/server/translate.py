@@ -34,6 +34,7 @@ from chumoku.server.state import state_of
 from chumoku.server.streaming import encode_json, json_response
 from chumoku.server.token_text import label_tokens
 from chumoku.server.worker import Job
+from chumoku.text.languages import target_prompt
 from chumoku.text.tokenizer import Tokenizer
 
 WIDEST_TREE = 8
@@ -50,8 +51,8 @@ async def translations(request: Request) -> Response:
     model = require_kind(served, EncoderDecoderModel, "cannot translate")
     with admit_texts(served, len(texts)):
         encoding = state.run_in_reader(_encode, served, model, texts, body, most=state.limits.texts)
-        split = await cancel_on_disconnect(request, encoding)
-        return json_response(await run_job(request, served.worker, TranslationJob(served, model, body, split)))
+        split, begin = await cancel_on_disconnect(request, encoding)
+        return json_response(await run_job(request, served.worker, TranslationJob(served, model, body, split, begin)))
 
 
 def check_limits(body: schemas.Translation, texts: Sequence[str], *, max_texts: int, max_new_tokens: int) -> None:
@@ -77,8 +78,11 @@ class SplitText(NamedTuple):
 
 def _encode(
     served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], body: schemas.Translation, *, most: int
-) -> list[SplitText]:
-    """The sentences of each text as tokens; raises RequestError if there are too many."""
+) -> tuple[list[SplitText], list[int]]:
+    """The sentences of each text as tokens, and the tokens that a translation begins with.
+
+    Raises RequestError if there are too many sentences.
+    """
     tokenizer = served.pipeline.source_tokenizer
     parts = translate.split_texts(texts, tokenizer, split=body.split)
     count = sum(bool(sentence.kept.text) for part in parts for sentence in part)
@@ -90,9 +94,16 @@ def _encode(
     numbers = [number for number, part in enumerate(parts) for _ in part]
     sentences = [sentence.kept.text for part in parts for sentence in part]
     try:
-        encoded = translate.encode(model, sentences, tokenizer, into=body.into, numbers=numbers)
+        begin = target_prompt(served.pipeline.tokenizer, body.into)
     except Exception as error:
-        raise to_request_error(error, param="text" if body.into is None else "into") from error
+        raise to_request_error(error, param="into") from error
+    try:
+        encoded = translate.encode(
+            model, sentences, tokenizer, into=body.into, source_language=body.source_language, numbers=numbers
+        )
+    except Exception as error:
+        param = "source_language" if body.source_language else "into" if body.into else "text"
+        raise to_request_error(error, param=param) from error
     sources = iter(encoded)
     split = [SplitText([next(sources) for _ in part], part) for part in parts]
     for number, text in enumerate(split, start=1):
@@ -105,21 +116,26 @@ def _encode(
                 f"Text {number} has {tokens:,} tokens; a text of several sentences is aligned up to {LONGEST_ALIGNED}."
             )
             raise RequestError(400, message, param="alignment")
-    return split
+    return split, begin
 
 
 class TranslationJob(Job):
     """Translates the texts of one request."""
 
     def __init__(
-        self, served: ServedModel, model: EncoderDecoderModel, body: schemas.Translation, texts: list[SplitText]
+        self,
+        served: ServedModel,
+        model: EncoderDecoderModel,
+        body: schemas.Translation,
+        texts: list[SplitText],
+        begin: list[int],
     ) -> None:
         super().__init__()
-        self.served, self.model, self.body, self.texts = served, model, body, texts
+        self.served, self.model, self.body, self.texts, self.begin = served, model, body, texts, begin
         self.sources = [source for text in texts for source in text.sources]
         self.size = len(self.sources)
         if not body.tree:
-            self.key = (body.beam, body.n, body.length_penalty, body.max_tokens)
+            self.key = (body.beam, body.n, body.length_penalty, body.max_tokens, *begin)
 
     def run_batch(self, jobs: Sequence[TranslationJob], yield_turn: Callable[[], None]) -> list[bytes]:
         owners = [job for job in jobs for _ in job.sources]
@@ -132,6 +148,7 @@ class TranslationJob(Job):
             translate.hypotheses,
             self.model,
             tokenizer=self.served.pipeline.tokenizer,
+            begin=self.begin,
             beam=self.body.beam,
             best=self.body.n,
             length_penalty=self.body.length_penalty,
@@ -185,7 +202,7 @@ class TranslationJob(Job):
 
     def _describe(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:
         tokenizer = self.served.pipeline.tokenizer
-        begin, end = translate.begin_and_end(tokenizer)
+        end = translate.begin_and_end(tokenizer)[1]
         end_token = [end] if one.ended else []
         tokens = [
             {**token, "logprob": logprob}
@@ -193,7 +210,7 @@ class TranslationJob(Job):
         ]
         hypothesis: dict[str, Any] = {"text": tokenizer.decode(one.tokens), "score": one.score, "tokens": tokens}
         if self.body.alignment and not self.disconnected:
-            hypothesis |= align(self.model, source, one.tokens, begin, len(tokens), tokenizer)
+            hypothesis |= align(self.model, source, one.tokens, self.begin, len(tokens), tokenizer)
         return hypothesis
 
 
@@ -221,15 +238,17 @@ def align(
     model: EncoderDecoderModel,
     source: Sequence[int],
     tokens: Sequence[int],
-    begin: int,
+    begin: Sequence[int],
     count: int,
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
     """Cross-attention of each target token and the most likely tokens at its position, from one more forward pass."""
     with inference_mode(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
-        inputs = (torch.tensor([list(row)], device=model.device) for row in (source, [begin, *tokens]))
-        logits = model(*inputs).logits[0, :count]
-    alignment = torch.stack([weights[0].float().mean(0) for weights in tape.values()]).mean(0)[:count]
+        inputs = (torch.tensor([list(row)], device=model.device) for row in (source, [*begin, *tokens]))
+        first = len(begin) - 1
+        logits = model(*inputs).logits[0, first : first + count]
+    attention = torch.stack([weights[0].float().mean(0) for weights in tape.values()]).mean(0)
+    alignment = attention[first : first + count]
     probabilities, best = logits.float().softmax(-1).topk(min(CANDIDATES, logits.shape[-1]))
     candidates = [
         [

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from chumoku.errors import UsageError
+from chumoku.errors import UsageError, did_you_mean
 
 PAD, BEGIN, END, UNKNOWN, MASK = OURS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 
@@ -20,7 +20,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "unknown": ("<unk>", "[UNK]"),
     "mask": ("<mask>", "[MASK]"),
 }
+# Before the source of a translation into that language.
 LANGUAGE = re.compile(r"<2([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)>|>>([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)<<")
+
+# Around a source of that language, and first in a translation: M2M100, mBART, NLLB.
+TEXT_LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{2}_[A-Z]{2})|([a-z]{3}_[A-Z][a-z]{3})")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ class Roles:
     unknown: int | None = None
     mask: int | None = None
     source_begin: int | None = None  # before every source of a translator
+    forced_begin: int | None = None  # of a translation, after begin
     languages: Mapping[str, int] = field(default_factory=dict)
+    text_languages: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def end_tokens(self) -> list[int]:
@@ -46,11 +52,26 @@ def find_roles(tokens: Mapping[str, int], overrides: Mapping[str, int] | None = 
     roles = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
     if roles["begin"] is None and END in tokens:
         roles["begin"] = tokens.get(PAD)  # the decoders of T5 and Marian start with <pad>
-    roles["source_begin"] = None  # only a model's files say whether it needs one
+    roles |= {"source_begin": None, "forced_begin": None}  # only a model's files say whether it needs them
     roles |= {role: token_id for role, token_id in (overrides or {}).items() if role in roles}
-    matched = {token: LANGUAGE.fullmatch(token) for token in tokens}
-    languages = {match[1] or match[2]: tokens[token] for token, match in matched.items() if match}
-    return Roles(**roles, languages=languages)
+    languages, text_languages = (_match_languages(pattern, tokens) for pattern in (LANGUAGE, TEXT_LANGUAGE))
+    return Roles(**roles, languages=languages, text_languages=text_languages)
+
+
+def _match_languages(pattern: re.Pattern[str], tokens: Mapping[str, int]) -> dict[str, int]:
+    matched = {token: pattern.fullmatch(token) for token in tokens}
+    return {next(filter(None, match.groups())): tokens[token] for token, match in matched.items() if match}
+
+
+def find_language(languages: Mapping[str, int], code: str) -> int:
+    """The token of a language; an error suggests a similar code and lists all."""
+    if code not in languages:
+        near = did_you_mean(code, languages, cutoff=0.55)
+        known = ", ".join(languages) or "none"
+        raise UsageError(
+            f"This tokenizer has no language '{code[:40]}'. {near}{' ' if near else ''}Its languages: {known}."
+        )
+    return languages[code]
 
 
 def language_token(code: str) -> str:

@@ -33,7 +33,7 @@ from chumoku.text.backend import (
     set_prefix_and_suffix,
 )
 from chumoku.text.byte_chars import fix_surrogates, show_piece, unicode_to_bytes
-from chumoku.text.special_tokens import Roles, find_roles
+from chumoku.text.special_tokens import Roles, find_language, find_roles
 from chumoku.text.stream_decoder import Stream
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class Tokenizer:
         stored_roles = read_roles(backend)
         self._check_ids(stored_roles.values())
         self.roles: Roles = find_roles({**self.specials, **self._unmarked_specials()}, stored_roles)
-        self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
+        splitting = b"" if backend.pre_tokenizer is None else backend.pre_tokenizer.__getstate__()
+        self.segments = japanese.SEPARATOR.encode() in splitting
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
         # Set by whoever reads them; tokenizer.json has no place for them.
         self.chat_template: ChatTemplate | None = None
@@ -132,7 +133,10 @@ class Tokenizer:
     ) -> list[list[int]]:
         """The ids of many texts, encoded on all cores. The arguments are those of `encode`."""
         before = [self.roles.source_begin] if source and self.roles.source_begin is not None else []
-        before += [*([self._language(language)] if language else []), *([self._role("begin")] if begin else [])]
+        before += [
+            *([find_language(self.roles.languages, language)] if language else []),
+            *([self._role("begin")] if begin else []),
+        ]
         after = [self._role("end")] if end else []
         backend = self._special if special else self._plain
         pieces = [self._pieces_of(self._prepare(text, special=special), special=special) for text in texts]
@@ -302,12 +306,6 @@ class Tokenizer:
             raise UsageError(f"This tokenizer has no token for the role '{role}'. Its special tokens are {known}.")
         return int(token_id)
 
-    def _language(self, code: str) -> int:
-        if code not in self.roles.languages:
-            known = ", ".join(self.roles.languages) or "none"
-            raise UsageError(f"This tokenizer has no language '{code}'. Its languages: {known}.")
-        return self.roles.languages[code]
-
 
 def with_prefix_and_suffix(
     tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str], roles: Mapping[str, int] | None = None
@@ -327,12 +325,6 @@ def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
         return tokenizer
     before, after = (list(map(tokenizer.token, ids)) for ids in tokenizer.prefix_and_suffix)
     return with_prefix_and_suffix(tokenizer, before, after, roles)
-
-
-def with_target_language(tokenizer: Tokenizer, code: str) -> Tokenizer:
-    """A copy of a translator's source tokenizer that asks for this target language by default."""
-    before, after = tokenizer.encode("", language=code), tokenizer.prefix_and_suffix[1]
-    return with_prefix_and_suffix(tokenizer, list(map(tokenizer.token, before)), list(map(tokenizer.token, after)))
 
 
 def _size(backend: tokenizers.Tokenizer) -> int:

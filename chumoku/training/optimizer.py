@@ -32,7 +32,7 @@ def decays(name: str, parameter: Tensor) -> bool:
 
 def uses_muon(name: str, parameter: Tensor) -> bool:
     """Whether Muon updates this parameter: matrices inside blocks, but not routers and stacked (3-d) experts."""
-    return parameter.ndim == 2 and decays(name, parameter) and ".blocks." in name and ".router." not in name
+    return parameter.ndim == 2 and decays(name, parameter) and ".blocks." in name and "router." not in name
 
 
 class Optimizer:

@@ -25,7 +25,7 @@ from chumoku.models.generation_config import GenerationConfig
 from chumoku.models.model import Model
 from chumoku.models.precision import cast, is_bf16, to_precision
 from chumoku.partial_output import incomplete_folder, remove_leftovers
-from chumoku.text.tokenizer import with_target_language
+from chumoku.text.languages import with_target_language
 from chumoku.weights.bundle import Bundle, Tokenizers, write_bundle
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.certificate import CERTIFICATE_FILE, Certificate, certify

@@ -9,7 +9,7 @@ from chumoku.models.config import ModelConfig
 
 # An engine supports every value of a key that is not named here.
 SUPPORTED: dict[Literal["native", "gpu"], dict[str, tuple[Any, ...]]] = {
-    "native": {"experts": (0,)},
+    "native": {"experts": (0,), "shared_norm": (False,)},
     "gpu": {
         "experts": (0,),
         "position": ("sinusoidal", "learned", "rotary", "none"),
@@ -22,6 +22,7 @@ SUPPORTED: dict[Literal["native", "gpu"], dict[str, tuple[Any, ...]]] = {
         "first_norm": (True,),
         "placement": ("pre", "post"),
         "parallel": (False,),
+        "shared_norm": (False,),
         "query_key_norm": ("none",),
         "attention_scale": (None,),
         "score_cap": (None,),

@@ -212,13 +212,17 @@ class Embedding(ModelRequest):
     user: Annotated[str, Field(max_length=1024)] | None = None
 
 
+Language = Annotated[str, Field(min_length=1, max_length=64)]
+
+
 class Translation(ModelRequest):
     text: Text | Texts
     beam: Annotated[int, Field(ge=1, le=16)] = BEAM
     n: Annotated[int, Field(ge=1, le=16)] = 1
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = LENGTH_PENALTY
     max_tokens: Count | None = None
-    into: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    into: Language | None = None
+    source_language: Language | None = None
     split: bool = True
     alignment: bool = False
     tree: bool = False

@@ -55,16 +55,7 @@ def load_marian(folder: Path | str) -> tuple[Tokenizer, Tokenizer]:
 
 def _read_vocabulary(path: Path) -> list[str]:
     """The pieces in the order of their ids."""
-
-    def parse() -> list[str]:
-        table = json.loads(read_limited(path))
-        if not isinstance(table, dict) or not 0 < len(table) <= sp.MAX_PIECES:
-            raise ValueError("it is not a table of pieces and ids")
-        if set(map(type, table.values())) != {int} or sorted(table.values()) != list(range(len(table))):
-            raise ValueError(f"its {len(table):,} pieces are not numbered from 0 without gaps")
-        return sorted(table, key=table.__getitem__)
-
-    return explain_errors(path, parse)
+    return explain_errors(path, lambda: sp.pieces_by_id(read_limited(path)))
 
 
 def _load_side(path: Path, table: list[str], names: dict[str, str], *, is_target: bool) -> Tokenizer:

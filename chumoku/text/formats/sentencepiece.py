@@ -7,6 +7,7 @@ normalizer        2 character map    3 dummy prefix    4 remove extra spaces
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 import unicodedata
@@ -141,6 +142,16 @@ def read_model(data: bytes) -> Model:
         bool(normalizer.get(3, 1)),
         bool(normalizer.get(4, 1)),
     )
+
+
+def pieces_by_id(data: bytes) -> list[str]:
+    """The pieces of a JSON table (piece → id) in the order of their ids."""
+    table = json.loads(data)
+    if not isinstance(table, dict) or not 0 < len(table) <= MAX_PIECES:
+        raise ValueError("it is not a table of pieces and ids")
+    if set(map(type, table.values())) != {int} or sorted(table.values()) != list(range(len(table))):
+        raise ValueError(f"its {len(table):,} pieces are not numbered from 0 without gaps")
+    return sorted(table, key=table.__getitem__)
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -2,6 +2,7 @@
 
     tokenizer.json                      any tokenizer of the `tokenizers` library
     encoder.json + vocab.bpe            GPT-2 (also vocab.json + merges.txt)
+    vocab.json + sentencepiece.bpe.model    M2M100
     vocab.txt                           BERT
     *.model, *.spm                      SentencePiece, Unigram or BPE
 
@@ -21,6 +22,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from chumoku.errors import NoTokenizerError, UsageError
 from chumoku.safe_files import check_file
+from chumoku.text.formats import m2m100
 from chumoku.text.formats.sentencepiece import backend_from_model
 from chumoku.text.formats.tokenizer_config import apply_settings, read_chat_template, read_settings, write_tokenizer
 from chumoku.text.tokenizer import Tokenizer
@@ -58,16 +60,19 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
 
 def _open_folder(folder: Path) -> tokenizers.Tokenizer:
     settings = read_settings(folder)
-    backend = _open_first(folder)
+    backend = _open_first(folder, settings)
     return explain_errors(folder, lambda: apply_settings(backend, settings)) if settings else backend
 
 
-def _open_first(folder: Path) -> tokenizers.Tokenizer:
+def _open_first(folder: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return open_backend(folder / "tokenizer.json")
     for vocabulary, merges in GPT2_FILES:
         if (folder / vocabulary).is_file() and (folder / merges).is_file():
             return explain_errors(folder / vocabulary, lambda v=vocabulary, m=merges: _gpt2(folder / v, folder / m))  # type: ignore[misc]
+    pieces, ids = folder / m2m100.MODEL, folder / m2m100.VOCABULARY
+    if pieces.is_file() and ids.is_file():
+        return explain_errors(ids, lambda: m2m100.m2m100_backend(read_limited(pieces), read_limited(ids), settings))
     for name in ("vocab.txt", *sorted(file.name for file in folder.iterdir() if file.suffix in (".model", ".spm"))):
         if (folder / name).is_file():
             return open_backend(folder / name)

@@ -17,8 +17,9 @@ from chumoku.weights.families.marian import MARIAN
 from chumoku.weights.families.mistral import MISTRAL, MIXTRAL
 from chumoku.weights.families.modernbert import MODERNBERT
 from chumoku.weights.families.olmo2 import OLMO2
+from chumoku.weights.families.phi import PHI
 from chumoku.weights.families.phi3 import PHI3
-from chumoku.weights.families.qwen import QWEN2, QWEN3, QWEN3_MOE
+from chumoku.weights.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
 from chumoku.weights.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from chumoku.weights.families.smollm3 import SMOLLM3
 from chumoku.weights.families.t5 import MT5, T5
@@ -27,7 +28,23 @@ from chumoku.weights.families.table import Row
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *(GPT2, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, PHI3, OLMO2, SMOLLM3, GEMMA2, GEMMA3, GPT_NEOX),
+        *(
+            GPT2,
+            LLAMA,
+            MISTRAL,
+            MIXTRAL,
+            QWEN2,
+            QWEN2_MOE,
+            QWEN3,
+            QWEN3_MOE,
+            PHI,
+            PHI3,
+            OLMO2,
+            SMOLLM3,
+            GEMMA2,
+            GEMMA3,
+            GPT_NEOX,
+        ),
         *(ROBERTA, XLM_ROBERTA, CAMEMBERT, BERT, DISTILBERT, MODERNBERT),  # with one segment, RoBERTa comes first
         *(MARIAN, BART, MBART, M2M_100, T5, MT5),
     )
@@ -35,16 +52,18 @@ FAMILIES: dict[str, Family] = {
 
 
 def transformers_rows(config: ModelConfig) -> list[Row] | None:
-    """Rows that map our tensor names to those of transformers, for adapters; None if it has no such model.
+    """Rows that map our tensor names to those of transformers, for adapters; None if it has no such model."""
+    return next(iter(all_transformers_rows(config)), None)
 
-    Also None if the rows of our matrices alternate in theirs: an adapter of theirs would have no parts for ours.
-    """
-    family = next((family for family in FAMILIES.values() if not family.find_unsupported(config)), None)
-    rows = [] if family is None else family.rows(config)
-    if family is None or any(row.per_head for row in rows):
-        return None
-    prefix = family.prefix if config.head_kind == "vector" else ""  # names have no prefix in a model without a head
-    return [row._replace(theirs=row.theirs.removeprefix(prefix)) for row in rows]
+
+def all_transformers_rows(config: ModelConfig) -> list[list[Row]]:
+    """The rows of every family that has such a model; the first is the one that it is written as."""
+    found = []
+    for family in FAMILIES.values():
+        if not family.find_unsupported(config):
+            prefix = family.prefix if config.head_kind == "vector" else ""  # a model without a head has no prefix
+            found.append([row._replace(theirs=row.theirs.removeprefix(prefix)) for row in family.rows(config)])
+    return found
 
 
 def find_family(config: ModelConfig) -> Family:

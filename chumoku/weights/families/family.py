@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,12 +29,13 @@ DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # defaults that follow 
     "attention_bias": lambda config: "all" if config.bias else "none",
     "attention_scale": lambda config: config.key_width**-0.5,
 }
-Supported = Mapping[str, tuple[Any, ...] | None]
+Supported = Mapping[str, Sequence[Any] | None]
 OFF: Supported = {
     **dict.fromkeys(("attention_window", "full_attention_every", "no_position_every", "head_width"), (None,)),
     **dict.fromkeys(("attention_bias", "attention_scale", "score_cap", "logit_cap", "rotary.local_base"), (None,)),
     **{"query_key_norm": ("none",), "norm_unit_offset": (False,), "parallel": (False,), "rotary.share": (1.0,)},
-    **{"scale_logits": (False,), "norm_bias": (True,), "first_norm": (True,)},
+    **{"scale_logits": (False,), "norm_bias": (True,), "first_norm": (True,), "shared_norm": (False,)},
+    **{"normalize_experts": (True,), "shared_expert_width": (None,)},
     "rotary.scaling": ("none", "linear", "llama3"),
     **{"sinusoidal.endpoint": (False,), "sinusoidal.start": (0,)},
 }

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Values, make_config, read_number, require
+from chumoku.weights.families.family import Family, Supported, Values, make_config, read_number, require
 from chumoku.weights.families.rotary import read_rotary, write_rotary
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
@@ -177,7 +177,7 @@ class Variant(NamedTuple):
     name: str  # model_type
     title: str
     architecture: str
-    supported: Mapping[str, tuple[Any, ...] | None]
+    supported: Supported
     read: Callable[[Values], dict[str, Any]]
     write: Callable[[ModelConfig], dict[str, Any]]
     activation: str = "silu"
@@ -205,7 +205,7 @@ def duplicates(config: ModelConfig) -> dict[str, str]:
     return {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {}
 
 
-SUPPORTED: Mapping[str, tuple[Any, ...] | None] = {
+SUPPORTED: Supported = {
     "kind": ("decoder",),
     "position": ("rotary",),
     "rotary.scaling": ("none", "linear", "llama3", "yarn"),
@@ -223,5 +223,5 @@ IGNORED = {
     r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which we compute",
     r"lm_head\.weight": "a copy of the embedding, if tied",
 }
-BIASES: Mapping[str, tuple[Any, ...] | None] = {"bias": (False, True), "attention_bias": (None, "all", "none")}
+BIASES: Supported = {"bias": (False, True), "attention_bias": (None, "all", "none")}
 LLAMA = make_family(Variant("llama", "Llama", "LlamaForCausalLM", BIASES, read_biases, write_biases))

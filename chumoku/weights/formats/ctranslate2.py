@@ -215,7 +215,7 @@ def _fill_block(spec: Any, block: Block) -> None:
         _fill_linear(spec.attention.linear[0], cross.query)
         _fill_linear(spec.attention.linear[1], cross.key, cross.value)
         _fill_linear(spec.attention.linear[2], cross.output)
-    _fill_norm(spec.ffn.layer_norm, block.feedforward_norm)
+    _fill_norm(spec.ffn.layer_norm, block.feedforward_norm or block.attention_norm)
     if isinstance(feed, FeedForward):
         _fill_linear(spec.ffn.linear_0, feed.up if feed.gate is None else feed.gate)
         if feed.gate is not None:

@@ -19,6 +19,7 @@ from chumoku import text
 from chumoku.config import settings_to_dict
 from chumoku.errors import NoTokenizerError, UsageError
 from chumoku.models.config import ModelConfig
+from chumoku.models.generation_config import read_generation_config
 from chumoku.models.model import Model
 from chumoku.nn.quantized import is_quantized
 from chumoku.safe_files import check_links, file_inside, read_any_json, read_json
@@ -45,6 +46,7 @@ from chumoku.weights.instantiate import build_from_source
 
 INDEX = "model.safetensors.index.json"
 MODULES, POOLING, SENTENCE_CONFIG = "modules.json", "1_Pooling", "sentence_bert_config.json"
+FORCED = "forced_bos_token_id"
 PROMPTS = "config_sentence_transformers.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 
@@ -62,8 +64,9 @@ def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     model = build_from_source(config, family.rows(config), source, ignored=family.ignored, device=device)
     tokenizers = read_tokenizers(folder)
     if config.kind == "encoder-decoder":
-        start = read_json(file_inside(folder, CONFIG), max_bytes=1 << 20).get("decoder_start_token_id")
-        tokenizers = set_first_tokens(tokenizers, start)
+        values = read_json(file_inside(folder, CONFIG), max_bytes=1 << 20)
+        forced = read_generation_config(folder).values.get(FORCED, values.get(FORCED))
+        tokenizers = set_first_tokens(tokenizers, values.get("decoder_start_token_id"), forced)
     return Bundle(model, tokenizers.target, tokenizers.source, read_generation(folder, tokenizers.target))
 
 
@@ -170,13 +173,17 @@ def read_tokenizers(folder: Path) -> Tokenizers:
     return Tokenizers(tokenizer, tokenizer)
 
 
-def set_first_tokens(tokenizers: Tokenizers, start: Any) -> Tokenizers:
-    """The tokenizers with the begin token that the config names, and with their token before every source."""
+def set_first_tokens(tokenizers: Tokenizers, start: Any, forced: Any) -> Tokenizers:
+    """The tokenizers with the begin token that the config names, and with their token before every source.
+
+    forced    the first token of a translation in the config, which is the default target language
+    """
     if isinstance(tokenizers.target, text.MissingTokenizer):
         return tokenizers
     target, source = tokenizers
     differs = isinstance(start, int) and 0 <= start < target.size and start != target.roles.begin
     begin = {"begin": start} if differs else {}
+    begin |= {"forced_begin": forced} if forced in target.roles.text_languages.values() else {}
     before = [token for token in source.prefix_and_suffix[0] if token not in source.roles.languages.values()]
     source_begin = {"source_begin": before[0]} if before else {}
     if source is target:
@@ -205,6 +212,7 @@ def write_folder(folder: Path, model: Model, tokenizers: Tokenizers, *, family: 
         tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
     save_tensors(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     values = family.write(config, roles)
+    values |= {} if roles.forced_begin is None else {FORCED: roles.forced_begin}
     values["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     source, target = (add_end_token(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))

@@ -11,6 +11,7 @@ export function layout(stored) {
     beam,
     source: el("textarea", { id: "tr-source", rows: 5, "t-placeholder": "tr_placeholder", spellcheck: "false" }),
     penalty: el("input", { type: "number", min: -10, max: 10, step: 0.1, "t-title": "tr_penalty_title" }),
+    from: el("select", {}),
     into: el("select", {}),
     answer: el("div", { class: "answer", role: "region", "aria-live": "polite", "t-label": "tr_answer" }),
     error: el("p", { class: "error", role: "alert" }),
@@ -39,10 +40,10 @@ function right({ answer, copy }) {
   return el("section", { class: "card" }, el("div", { class: "head" }, el("h2", { t: "tr_answer" }), copy), answer);
 }
 
-function controls({ into, beam, penalty, now }) {
+function controls({ from, into, beam, penalty, now }) {
   const labeled = (key, field) => el("label", {}, el("span", { t: key }), field);
-  const fields = [labeled("tr_into", into), labeled("tr_beam", beam), labeled("tr_penalty", penalty)];
-  return el("div", { class: "controls" }, ...fields, now);
+  const languages = [labeled("tr_from", from), labeled("tr_into", into)];
+  return el("div", { class: "controls" }, ...languages, labeled("tr_beam", beam), labeled("tr_penalty", penalty), now);
 }
 
 /** The tokens of a translation as spans, or its text alone if the tokens do not add up to it. */

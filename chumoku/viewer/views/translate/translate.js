@@ -41,7 +41,8 @@ class Translate {
     this.treeAbort = null;
     this.later = debounce(() => this.translate(), WAIT);
     const stored = context.storedValue;
-    this.stored = { text: stored("text"), beam: stored("beam", "4"), penalty: stored("penalty", "1"), into: stored("into") };
+    this.stored = { text: stored("text"), beam: stored("beam", "4"), penalty: stored("penalty", "1") };
+    Object.assign(this.stored, { from: stored("from"), into: stored("into") });
     const parts = (this.parts = layout(this.stored));
     this.alignment = new Alignment(context.t, (side, place) => {
       this.candidates.point(side === "target" ? place : null);
@@ -62,7 +63,7 @@ class Translate {
       event.preventDefault();
       later.now();
     });
-    for (const name of ["beam", "into", "penalty"])
+    for (const name of ["beam", "from", "into", "penalty"])
       parts[name].addEventListener("change", () => {
         this.stored[name].set(parts[name].value);
         later.now();
@@ -123,10 +124,13 @@ class Translate {
     const longest = Math.floor(MAX_CHARS * LESS ** attempt);
     const { lines, cut } = cutLines(parts.source.value, MAX_LINES, longest);
     parts.cut.textContent = cut ? context.t(cut, { most: cut === "tr_cut_lines" ? MAX_LINES : longest }) : "";
-    const { id, into } = context.model();
+    const { id, into, source_languages } = context.model();
     const penalty = Math.min(10, Math.max(-10, Number(parts.penalty.value) || 0));
-    const target = into?.length ? { into: parts.into.value } : {};
-    return { model: id, beam: Number(parts.beam.value), length_penalty: penalty, text: lines, ...target };
+    const languages = {
+      ...(into?.length ? { into: parts.into.value } : {}),
+      ...(source_languages?.length ? { source_language: parts.from.value } : {}),
+    };
+    return { model: id, beam: Number(parts.beam.value), length_penalty: penalty, text: lines, ...languages };
   }
 
   async translate() {
@@ -176,11 +180,13 @@ class Translate {
   }
 
   offerLanguages() {
-    const { into } = this.parts;
-    const known = this.context.model().into ?? [];
-    into.replaceChildren(...known.map((one) => el("option", { value: one }, one)));
-    into.value = known.includes(this.stored.into.get()) ? this.stored.into.get() : known[0] ?? "";
-    into.parentElement.hidden = known.length === 0;
+    const { into, source_languages } = this.context.model();
+    for (const [name, known] of [["from", source_languages ?? []], ["into", into ?? []]]) {
+      const [select, chosen] = [this.parts[name], this.stored[name].get()];
+      select.replaceChildren(...known.map((one) => el("option", { value: one }, one)));
+      select.value = known.includes(chosen) ? chosen : known[0] ?? "";
+      select.parentElement.hidden = known.length === 0;
+    }
   }
 
   /** Sentences that the server suggests for this model; a click translates one. */
