@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from bundles import chat_tokenizer, make_bundle
 from commands import Ask, command
 from hypothesis import settings
 
+gc.disable()  # until all tests are collected
 os.fsync = os.fstat  # also fails for what is not an open file, but does not wait for the disk
 settings.register_profile("house", deadline=None, derandomize=True, database=None)
 settings.load_profile("house")
@@ -46,6 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(some):
             if number not in fast:
                 item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """From here on collect garbage, but not among the imported modules and the collected tests, which all stay."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
