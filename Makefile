@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo test test-slow check format strings faults families venv browser clean
+.PHONY: demo test test-slow test-all check format strings faults families venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -15,6 +15,10 @@ test: venv browser
 # Long runs: whole trainings, every experiment, kills and damaged files, many random cases of laws that `test` tries on few.
 test-slow: venv browser
 	$(BIN)/pytest -n 3 --dist worksteal -m slow
+
+# Both in one run, which imports and collects once.
+test-all: venv browser
+	$(BIN)/pytest -n 3 --dist worksteal
 
 check: venv
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# One thread in this process and in those it starts: more would only disturb each other, and torch.set_num_threads does
+# not reach oneDNN's threads. Read when PyTorch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import torch
 
 if not torch.cuda.is_available():
@@ -18,7 +24,7 @@ from bundles import chat_tokenizer, make_bundle
 from commands import Ask, command
 from hypothesis import settings
 
-torch.set_num_threads(1)
+gc.disable()  # until all tests are collected
 os.fsync = os.fstat  # also fails for what is not an open file, but does not wait for the disk
 settings.register_profile("house", deadline=None, derandomize=True, database=None)
 settings.load_profile("house")
@@ -44,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.slow)
 
 
+def pytest_collection_finish() -> None:
+    """From here on collect garbage, but not among the imported modules and the collected tests, which all stay."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def process_settings() -> None:
     """Undo what a test before this one may have changed for the whole process.
@@ -56,10 +68,18 @@ def process_settings() -> None:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A module's own: while playwright runs, no event loop can be started beside it."""
     with open_browser(tmp_path_factory.mktemp("browser")) as one:
         yield one
+
+
+@pytest.fixture
+def browser(browser_process: Any) -> Iterator[Any]:
+    """A browser without pages; those that a test opens are closed at its end, or they would go on computing."""
+    yield browser_process
+    for context in browser_process.contexts:
+        context.close()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 from commands import Ask, show_help
 
 from chumoku.cli import demo
+from chumoku.training.recipe import load_recipe
 
 
 @pytest.fixture
@@ -120,7 +121,11 @@ def test_ascii_terminal_still_gets_output() -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_trains_scores_and_draws(folder: Path, ask: Ask) -> None:
+def test_the_demo_trains_scores_and_draws(folder: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a small part of its pairs."""
+    monkeypatch.setattr(
+        "chumoku.training.recipe.load_recipe", lambda name, changes: load_recipe(name, [*changes, "data.count=3001"])
+    )
     out = folder / "new" / "folder"
     finished = ask("demo", "--out", str(out), "--steps", "25")
     assert finished.code == 0, finished.err

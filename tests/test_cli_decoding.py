@@ -52,7 +52,7 @@ def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 def alone(*words: str, cwd: Path, stdin: bytes | None = b"") -> subprocess.Popen[bytes]:
     """A command in a process of its own."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     process = subprocess.Popen([sys.executable, "-m", "chumoku", *words], cwd=cwd, **pipes, env=environment)
     if stdin is not None and process.stdin is not None:
         process.stdin.write(stdin)
@@ -252,7 +252,7 @@ def terminal(models: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
         [sys.executable, "-m", "chumoku", *words],
         cwd=models,
         **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"},
+        env={**os.environ, "TERM": "dumb"},
         start_new_session=True,
         preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
     )

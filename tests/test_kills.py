@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from kills import kill_and_run_again, write_inputs
 
 from chumoku.weights import convert
@@ -15,7 +14,6 @@ from chumoku.weights import convert
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     place = tmp_path_factory.mktemp("kills")
     write_inputs(place)
     return place

@@ -358,8 +358,7 @@ def test_training_continues_if_the_disk_fills_up(
 
 def start(*words: str, **options: Any) -> subprocess.Popen[str]:
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, "-m", *words], **streams, env=environment, **options)
+    return subprocess.Popen([sys.executable, "-m", *words], **streams, **options)
 
 
 def toml(tables: dict[str, dict[str, Any]], path: Path) -> str:

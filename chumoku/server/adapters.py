@@ -8,7 +8,7 @@ from chumoku import lora
 from chumoku.errors import DamagedError, UsageError
 from chumoku.models.model import DecoderModel, Model
 from chumoku.nn.lora import Adapter
-from chumoku.weights.families import transformers_rows
+from chumoku.weights.families import all_transformers_rows
 
 LARGEST_RANK = 512
 
@@ -26,7 +26,9 @@ def open_adapter(model: Model, folder: Path | str) -> Adapter:
     rank = max(config.rank, *config.ranks.values(), 0)
     if rank > LARGEST_RANK:
         raise UsageError(f"{folder} has the rank {rank:,}; the server accepts at most {LARGEST_RANK}.")
-    adapter = lora.read_adapter(model, folder, config, rows=transformers_rows(model.config))
+    tables = all_transformers_rows(model.config)
+    rows = tables[0] if tables else None
+    adapter = lora.read_adapter(model, folder, config, rows=rows, other_rows=tables[1:])
     for address, matrix in adapter.items():
         if not all(tensor.isfinite().all() for tensor in matrix.parameters()):
             raise DamagedError(f"{folder} has a number that is not finite (NaN or infinity), for {address}.")
