@@ -43,6 +43,7 @@ from chumoku.decoding.engines.native.pack import (
     StackFields,
     layout_of,
 )
+from chumoku.decoding.engines.native.ranking import Ranking
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.engines.pytorch_only import SUPPORTED
 from chumoku.decoding.generate import generate
@@ -524,7 +525,7 @@ def test_missing_working_memory_is_reported() -> None:
 
 def test_ctypes_structures_have_the_librarys_sizes() -> None:
     library = call._library()
-    for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch, Source, Packing)):
+    for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch, Source, Packing, Ranking)):
         assert library.sizes(number) == ctypes.sizeof(structure)
 
 
