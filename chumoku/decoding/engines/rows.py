@@ -9,6 +9,7 @@ from torch import Tensor
 from chumoku.decoding.batch import longest
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.modules import named_parts
 from chumoku.nn.tap import observed
 
 
@@ -23,7 +24,7 @@ class Rows:
         self.model, self.rows, self.capacity = model, rows, longest(model, capacity)
         self.device, self.vocabulary = model.device, model.config.vocabulary
         self.lengths: list[int] = []
-        self._parts = tuple(model.modules())
+        self._parts = tuple(part for _, part in named_parts(model))
 
     @property
     def live(self) -> int:

@@ -39,6 +39,16 @@ inline float largest_of(const float* x, int count) {
     return found;
 }
 
+// eˣ of x ≤ 0 as in `exponential`, but e⁻⁸⁷ below −87: fewer operations, and in a sum with 1 no difference.
+inline Floats exponential_below_one(Floats x) {
+    Floats bounded = at_least(x, spread(-87.0f)), shifted = bounded * 1.44269504f + 12582912.0f;
+    Floats n = shifted - 12582912.0f;  // rounded, because a float above 2²³ has no fractional bits
+    Floats r = fma(n, spread(-1.42860677e-6f), fma(n, spread(-0.693145752f), bounded));
+    Floats p = fma(r, spread(0.00138888889f), spread(0.00833333333f));
+    for (float next : {0.0416666667f, 0.166666667f, 0.5f, 1.0f, 1.0f}) p = fma(r, p, spread(next));
+    return p * (Floats)(((Ints)shifted << 23) + (127 << 23));
+}
+
 // m + log Σ exp(x − m), where m is the largest x, or at least the largest that is a number.
 inline float log_sum_exp(const float* x, int count, float m) {
     if (std::isinf(m)) return m;
@@ -46,12 +56,12 @@ inline float log_sum_exp(const float* x, int count, float m) {
     Floats sums[PARTIAL / LANES] = {};
     int whole = count - count % PARTIAL;
     for (int i = 0; i < whole; i += PARTIAL)
-        for (int j = 0; j < PARTIAL / LANES; j++) sums[j] += exponential(load<Floats>(x + i + j * LANES) - m);
+        for (int j = 0; j < PARTIAL / LANES; j++) sums[j] += exponential_below_one(load<Floats>(x + i + j * LANES) - m);
     for (int j = 0; j < PARTIAL / LANES; j++) store(partial + j * LANES, sums[j]);
     std::fill(last, last + PARTIAL, -INFINITY);
     std::copy(x + whole, x + count, last);
     for (int j = 0; j < PARTIAL; j += LANES)
-        store(partial + j, load<Floats>(partial + j) + exponential(load<Floats>(last + j) - m));
+        store(partial + j, load<Floats>(partial + j) + exponential_below_one(load<Floats>(last + j) - m));
     return m + std::log(std::accumulate(partial, partial + PARTIAL, 0.0f));
 }
 
