@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import transformers
 from cells import CELLS, EXTRAS, KINDS, POSITIONS, Cell, model_of, tokens
 from laws import logits_of
+from torch import nn
 
 import chumoku
 from chumoku.errors import ShapeError, TooLargeError
@@ -17,6 +18,7 @@ from chumoku.models.build import build
 from chumoku.models.count import Sizes, count
 from chumoku.models.heads import pool
 from chumoku.models.presets import PRESETS, preset
+from chumoku.nn.modules import named_parts
 
 
 def meta_size(config: transformers.PretrainedConfig, kind: type) -> int:
@@ -391,3 +393,10 @@ def test_gated_kinds_are_counted_as_gated() -> None:
 
     for kind, activation in ACTIVATIONS.items():
         assert Sizes(Cell("decoder", feedforward=kind).config()).gated == activation.gated
+
+
+def test_named_parts_equal_pytorchs() -> None:
+    shared = nn.Linear(3, 5)
+    model = nn.ModuleDict({"a": nn.Sequential(shared, nn.ReLU()), "b": shared, "c": nn.ModuleList([nn.Sequential()])})
+    model.register_module("none", None)
+    assert named_parts(model) == list(model.named_modules(remove_duplicate=False))

@@ -33,6 +33,7 @@ from chumoku.decoding.engines.native import engine as engine_module
 from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.decoding.engines.native.pack import Memory, Packed, layout_of
 from chumoku.decoding.engines.native.pack_adapter import LayerAdapter
+from chumoku.decoding.engines.native.ranking import Ranking
 from chumoku.decoding.engines.native.structs import Batch, Layer, Norm, Norms, Packing, Product, Source, StackFields
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.engines.supported_settings import SUPPORTED
@@ -503,7 +504,7 @@ def test_missing_working_memory_is_reported() -> None:
 
 def test_ctypes_structures_have_the_librarys_sizes() -> None:
     library = call._library()
-    structures = (Product, Norm, Norms, Layer, StackFields, Batch, Source, Packing, LayerAdapter)
+    structures = (Product, Norm, Norms, Layer, StackFields, Batch, Source, Packing, LayerAdapter, Ranking)
     for number, structure in enumerate(structures):
         assert library.sizes(number) == ctypes.sizeof(structure)
 

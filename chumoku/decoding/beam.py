@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -29,43 +28,38 @@ from chumoku.decoding.batch import compact_rows, inference_mode, longest
 from chumoku.decoding.beam_rules import Hypothesis, Rules, check
 from chumoku.decoding.beam_tree import Tree
 from chumoku.decoding.engines.base import Engine
+from chumoku.decoding.engines.native import ranking
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.top_k import largest
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import record
 
 StillWanted = Callable[[Sequence[int]], Sequence[bool]]  # called at every step: which of these rows to continue
 
 
-@dataclass(frozen=True)
-class Live:
-    """The live hypotheses of S sentences: `beam` each; before the first token, one each."""
+class Prefix(NamedTuple):
+    """A live hypothesis: its last token after those of another prefix, and log p of all of them."""
 
-    sentences: list[int]  # their rows in the input
-    totals: Tensor  # [S, beam] log p so far
-    tokens: Tensor  # [S · beam, t] so far
-    sums: Tensor  # [S · beam, t] log p up to each of them
-
-    def keep(self, staying: list[int], beam: int) -> tuple[Live, list[int] | None]:
-        """Keep only the sentences at these places; also returns the previous rows, or None if all stay."""
-        if len(staying) == len(self.sentences):
-            return self, None
-        order = compact_rows(staying)
-        rows = [place * beam + row for place in order for row in range(beam)]
-        index, taken = (
-            torch.tensor(numbers, dtype=torch.int64, device=self.totals.device) for numbers in (order, rows)
-        )
-        sentences = [self.sentences[place] for place in order]
-        return Live(sentences, self.totals[index], self.tokens[taken], self.sums[taken]), rows
+    before: Prefix | None
+    token: int
+    total: float
 
 
-class Candidates(NamedTuple):
-    """The most likely continuations of each sentence, best first: [S, 2 · beam] each."""
+class Sentence(NamedTuple):
+    """The live hypotheses of a sentence: `beam` of them, best first; before the first token, one."""
 
-    totals: Tensor
-    rows: Tensor  # which row each continues
-    tokens: Tensor
+    number: int  # its row in the input
+    beams: list[Prefix]
+
+
+class Candidate(NamedTuple):
+    """A continuation of a live hypothesis."""
+
+    total: float
+    row: int  # of the hypothesis that it continues
+    token: int
 
 
 def search(
@@ -145,37 +139,39 @@ def run_search(
     engine.select_rows([])
     engine.add_rows(len(prompts), sources)
     logits = engine.prefill(prompts)
-    live = empty_beams(len(prompts), engine.device)
+    live = [Sentence(number, [Prefix(None, -1, 0.0)]) for number in range(len(prompts))]
     found: list[list[Hypothesis]] = [[] for _ in prompts]
     dropped: set[int] = set()
     for length in itertools.count(1):
-        candidates = rank_candidates(logits, live.totals, rules, length=length)
+        totals = [[one.total for one in sentence.beams] for sentence in live]
+        candidates = rank_candidates(logits, totals, rules, length=length)
         collect(found, live, candidates, rules=rules, length=length)
         live, order = advance(live, candidates, rules)
-        if tree is not None and live.sentences[0] == 0:
-            grow_tree(tree, live, candidates, order, rules=rules, length=length)
-        tops = zip(live.sentences, live.totals[:, 0].tolist(), strict=True)
-        done = [rules.done(found[row], top, length=length, limit=rules.limits[row]) for row, top in tops]
+        if tree is not None and live[0].number == 0:
+            grow_tree(tree, live[0], candidates[0], order, rules=rules, length=length)
+        done = [
+            rules.done(found[number], beams[0].total, length=length, limit=rules.limits[number])
+            for number, beams in live
+        ]
         if still_wanted is not None:
-            wanted = still_wanted(live.sentences)
-            dropped |= {row for row, still in zip(live.sentences, wanted, strict=True) if not still}
+            wanted = still_wanted([sentence.number for sentence in live])
+            dropped |= {sentence.number for sentence, still in zip(live, wanted, strict=True) if not still}
             done = [over or not still for over, still in zip(done, wanted, strict=True)]
-        live, rows = live.keep([place for place, over in enumerate(done) if not over], rules.beam)
+        if any(done):
+            staying = compact_rows([place for place, over in enumerate(done) if not over])
+            live = [live[place] for place in staying]
+            order = [order[place * rules.beam + nth] for place in staying for nth in range(rules.beam)]
         # One move of rows for both: beams that continue, and sentences that leave.
-        if rows is not None or rules.beam > 1:
-            engine.select_rows(order if rows is None else [order[row] for row in rows])
-        if not live.sentences:
+        if any(done) or rules.beam > 1:
+            engine.select_rows(order)
+        if not live:
             break
-        logits = engine.step(live.tokens[:, -1])
+        tokens = [one.token for sentence in live for one in sentence.beams]
+        logits = engine.step(torch.tensor(tokens, device=engine.device))
     if not all(row or number in dropped for number, row in enumerate(found)):
         raise ChumokuError("The model's logits are not finite numbers, so no token can be chosen.")
     ranked = [sorted(row, key=lambda one: -one.score)[: rules.best] for row in found]
     return [[] if number in dropped else row for number, row in enumerate(ranked)]
-
-
-def empty_beams(count: int, device: torch.device) -> Live:
-    nothing = torch.zeros(count, 0, device=device)
-    return Live(list(range(count)), torch.zeros(count, 1, device=device), nothing.long(), nothing)
 
 
 def cross_attention(
@@ -205,58 +201,90 @@ def unpad(source: Tensor, mask: Tensor | None) -> list[list[int]]:
     return [row[there].tolist() for row, there in zip(source.cpu(), mask.cpu(), strict=True)]
 
 
-def rank_candidates(logits: Tensor, totals: Tensor, rules: Rules, *, length: int) -> Candidates:
-    """The 2 · beam most likely continuations: at most `beam` of them end, so at least `beam` do not."""
-    (sentences, live), beam = totals.shape, rules.beam
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+def rank_candidates(logits: Tensor, totals: list[list[float]], rules: Rules, *, length: int) -> list[list[Candidate]]:
+    """The 2 · beam most likely continuations of each sentence: at most `beam` end, so at least `beam` do not.
+
+    logits    [S · live, V]
+    totals    log p of the live hypotheses so far
+    """
     # p is the model's own distribution: it is not renormalized without the forbidden tokens.
+    forbidden = sorted([*rules.forbidden, *([rules.end] if length <= rules.min_new_tokens else [])])
+    rank = ranking.rank if ranking.can_rank(logits) and not plain_formulas() else rank_plain
+    return [[Candidate(*one) for one in each] for each in rank(logits, totals, forbidden, 2 * rules.beam)]
+
+
+def rank_plain(
+    logits: Tensor, totals: Sequence[Sequence[float]], forbidden: Sequence[int], wanted: int
+) -> list[list[tuple[float, int, int]]]:
+    """The `wanted` most likely continuations of each sentence, best first: (log p, row, token)."""
+    sentences, live = len(totals), len(totals[0])
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     normalizer = logits.logsumexp(-1, keepdim=True)
-    forbidden = [*rules.forbidden, *([rules.end] if length <= rules.min_new_tokens else [])]
     if forbidden:
-        logits.index_fill_(-1, torch.tensor(forbidden, device=logits.device), -math.inf)
+        logits = logits.index_fill(-1, torch.tensor(forbidden, device=logits.device), -math.inf)
     # The best of a sentence are among the best of each of its rows.
-    values, tokens = largest(logits, min(2 * beam, logits.shape[-1]))
+    values, tokens = largest(logits, min(wanted, logits.shape[-1]))
     width = values.shape[-1]
-    sums = ((values - normalizer).view(sentences, live, width) + totals[:, :, None]).flatten(1)
+    before = torch.tensor(totals, dtype=logits.dtype, device=logits.device)
+    sums = ((values - normalizer).view(sentences, live, width) + before[:, :, None]).flatten(1)
     # If there are fewer tokens than beams, the rest of the beam gets −∞.
-    sums = F.pad(sums, (0, max(0, 2 * beam - live * width)), value=-math.inf)
+    sums = F.pad(sums, (0, max(0, wanted - live * width)), value=-math.inf)
     # A stable sort, so that a beam of one equals argmax even where rounding made two sums equal.
     values, order = sums.sort(dim=-1, descending=True, stable=True)
-    values, order = values[:, : 2 * beam], order[:, : 2 * beam].clamp(max=live * width - 1)
+    values, order = values[:, :wanted], order[:, :wanted].clamp(max=live * width - 1)
     rows = order // width + live * torch.arange(sentences, device=order.device)[:, None]
-    return Candidates(values, rows, tokens.view(sentences, live * width).gather(1, order))
+    found = (values, rows, tokens.view(sentences, live * width).gather(1, order))
+    return [list(zip(*each, strict=True)) for each in zip(*(part.tolist() for part in found), strict=True)]
 
 
-def collect(found: list[list[Hypothesis]], live: Live, candidates: Candidates, *, rules: Rules, length: int) -> None:
+def collect(
+    found: list[list[Hypothesis]],
+    live: list[Sentence],
+    candidates: list[list[Candidate]],
+    *,
+    rules: Rules,
+    length: int,
+) -> None:
     """Add the candidates among the first `beam` that end here, or that are cut here, to `found`."""
-    totals, rows, tokens = (part[:, : rules.beam] for part in candidates)
-    cut = torch.tensor([rules.limits[row] == length for row in live.sentences], device=tokens.device)
-    ending = ((tokens == rules.end) | cut[:, None]) & totals.isfinite()
-    for place, nth in ending.nonzero().tolist():
-        last = int(tokens[place, nth])
-        row, total = rows[place, nth], float(totals[place, nth])
-        text = live.tokens[row].tolist() + ([] if last == rules.end else [last])
-        sums = [0.0, *live.sums[row].tolist(), total]
-        steps = [after - before for before, after in itertools.pairwise(sums)]
-        one = Hypothesis(text, rules.score(total, length), logprobs=steps)
-        found[live.sentences[place]].append(one)
+    prefixes = [one for sentence in live for one in sentence.beams]
+    for sentence, ranked in zip(live, candidates, strict=True):
+        cut = rules.limits[sentence.number] == length
+        for total, row, token in ranked[: rules.beam]:
+            if (cut or token == rules.end) and math.isfinite(total):
+                text, sums = spell_out(Prefix(prefixes[row], token, total))
+                steps = [after - before for before, after in itertools.pairwise(sums)]
+                text = text[:-1] if token == rules.end else text
+                found[sentence.number].append(Hypothesis(text, rules.score(total, length), logprobs=steps))
 
 
-def advance(live: Live, candidates: Candidates, rules: Rules) -> tuple[Live, list[int]]:
+def spell_out(prefix: Prefix) -> tuple[list[int], list[float]]:
+    """The tokens of a hypothesis, and log p before the first and after each of them."""
+    tokens, sums = [], [prefix.total]
+    while prefix.before is not None:
+        tokens.append(prefix.token)
+        prefix = prefix.before
+        sums.append(prefix.total)
+    return tokens[::-1], sums[::-1]
+
+
+def advance(live: list[Sentence], candidates: list[list[Candidate]], rules: Rules) -> tuple[list[Sentence], list[int]]:
     """The `beam` most likely candidates that do not end, and the row that each of them continues."""
-    open_ones = candidates.totals.masked_fill(candidates.tokens == rules.end, -math.inf)
-    totals, chosen = open_ones.topk(rules.beam)
-    rows = candidates.rows.gather(1, chosen).flatten()
-    tokens = candidates.tokens.gather(1, chosen).flatten()
-    texts = torch.cat([live.tokens[rows], tokens[:, None]], 1)
-    sums = torch.cat([live.sums[rows], totals.flatten()[:, None]], 1)
-    return Live(live.sentences, totals, texts, sums), rows.tolist()
+    prefixes = [one for sentence in live for one in sentence.beams]
+    longer, order = [], []
+    for sentence, ranked in zip(live, candidates, strict=True):
+        # If there are fewer tokens than beams, too few may be left, and the rest of the beam gets −∞.
+        ended = [one._replace(total=-math.inf) for one in ranked if one.token == rules.end]
+        chosen = [*(one for one in ranked if one.token != rules.end), *ended][: rules.beam]
+        longer.append(Sentence(sentence.number, [Prefix(prefixes[row], token, total) for total, row, token in chosen]))
+        order += [one.row for one in chosen]
+    return longer, order
 
 
-def grow_tree(tree: Tree, live: Live, candidates: Candidates, order: list[int], *, rules: Rules, length: int) -> None:
+def grow_tree(
+    tree: Tree, sentence: Sentence, candidates: list[Candidate], order: list[int], *, rules: Rules, length: int
+) -> None:
     """Add the candidates of the first sentence to the tree: which end here and which stay live."""
-    totals, rows, tokens = (part[0].tolist() for part in candidates)
     cut = rules.limits[0] == length
-    ended = [nth < rules.beam and (cut or token == rules.end) for nth, token in enumerate(tokens)]
-    kept = list(zip(order[: rules.beam], live.tokens[: rules.beam, -1].tolist(), strict=True))
-    tree.grow(list(zip(totals, rows, tokens, strict=True)), ended, [] if cut else kept, step=length)
+    ended = [nth < rules.beam and (cut or one.token == rules.end) for nth, one in enumerate(candidates)]
+    kept = list(zip(order[: rules.beam], (one.token for one in sentence.beams), strict=True))
+    tree.grow(candidates, ended, [] if cut else kept, step=length)

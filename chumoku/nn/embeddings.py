@@ -53,7 +53,8 @@ def check_range(index: Tensor, size: int, what: str) -> None:
     """Raise if an index is outside a table. Skipped on a GPU, where the check would wait for the device."""
     if index.device.type != "cpu" or torch.compiler.is_compiling():
         return
-    low, high = index.aminmax()
+    low, high = map(int, index.aminmax())
     if low < 0 or high >= size:
-        wrong = int(low) if low < 0 else int(high)
-        raise LengthError(f"There is no {what} {wrong}: this table has {size}, numbered 0 to {size - 1}.")
+        raise LengthError(
+            f"There is no {what} {low if low < 0 else high}: this table has {size}, numbered 0 to {size - 1}."
+        )

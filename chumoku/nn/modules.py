@@ -1,4 +1,4 @@
-"""Functions for any module: unwrap it, replace a part of it, put it into eval mode for a while."""
+"""Functions for any module: list its parts, unwrap it, replace a part of it, put it into eval mode for a while."""
 
 from __future__ import annotations
 
@@ -15,6 +15,19 @@ def unwrap_compiled(module: M) -> M:
     """The module itself if torch.compile has wrapped it, else `module`."""
     inner: M = getattr(module, "_orig_mod", module)
     return inner
+
+
+def named_parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The same as model.named_modules(remove_duplicate=False), several times faster."""
+    found, waiting = [], [("", model)]
+    while waiting:
+        path, part = waiting.pop()
+        found.append((path, part))
+        inner = [
+            (f"{path}.{name}" if path else name, child) for name, child in part._modules.items() if child is not None
+        ]
+        waiting += reversed(inner)
+    return found
 
 
 def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:

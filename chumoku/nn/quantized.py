@@ -220,7 +220,7 @@ class QuantizedEmbedding(Embedding):
     def forward(self, tokens: Tensor) -> Tensor:
         stored = self.stored_weight
         check_range(tokens, len(stored[0]), "token")
-        rows = type(stored)(*(part[tokens.flatten()] for part in stored)).dequantize()
+        rows = type(stored)(*(part.index_select(0, tokens.flatten()) for part in stored)).dequantize()
         return rows.view(*tokens.shape, -1) * self.factor
 
     def extra_repr(self) -> str:

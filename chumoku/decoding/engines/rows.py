@@ -10,6 +10,7 @@ from chumoku.decoding.batch import longest
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.lora import Adapter
+from chumoku.nn.modules import named_parts
 from chumoku.nn.tap import observed
 
 
@@ -34,7 +35,7 @@ class Rows:
         self.adapters = dict(adapters or {})
         self.row_adapters: list[str | None] = []
         self._check_adapters()
-        self._parts = tuple(model.modules())
+        self._parts = tuple(part for _, part in named_parts(model))
 
     @property
     def live(self) -> int:

@@ -36,6 +36,7 @@ from chumoku.nn import (
     soft_cap,
 )
 from chumoku.nn.embeddings import Embedding, Logits
+from chumoku.nn.modules import named_parts
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 SOURCES = (
@@ -59,7 +60,7 @@ class Part(NamedTuple):
 
 def modification(model: Model) -> str | None:
     """What differs first, such as "attend was replaced" or a result of `changed_module`; None if nothing does."""
-    if replaced := next((name for (owner, name), code in _CODE.items() if vars(owner).get(name) is not code), None):
+    if replaced := next((name for place, name, code in _CODE if place.get(name) is not code), None):
         return f"{replaced} was replaced"
     return changed_module(model)
 
@@ -68,7 +69,7 @@ def changed_module(model: Model) -> str | None:
     """What differs first, such as "decoder.norm has a forward hook"; None if nothing does."""
     if _hooks(vars(torch_module)["_global_forward_hooks"]) or _hooks(vars(torch_module)["_global_forward_pre_hooks"]):
         return "a forward hook for all modules is registered"
-    expected, found = parts(model.config), dict(model.named_modules(remove_duplicate=False))
+    expected, found = parts(model.config), dict(named_parts(model))
     for path, module in found.items():
         if path not in expected:
             return f"it has a module {path} that its config does not have"
@@ -91,13 +92,14 @@ def _difference(module: nn.Module, part: Part) -> str | None:
         return f"is of class {type(module).__name__}, not {part.kind.__name__}"
     if _hooks(module._forward_hooks) or _hooks(module._forward_pre_hooks):
         return "has a forward hook"
-    own = _settings(module)
-    for name in own.keys() - part.settings.keys():
-        if hasattr(part.kind, name):
-            return f"has a {name} of its own"
-    for name, value in part.settings.items():
-        if name in own and own[name] != value:
-            return f"has {name} = {own[name]!r}, not {value!r}"
+    for name, value in vars(module).items():
+        if name[0] == "_" or name in IGNORED:
+            continue
+        if name not in part.settings:
+            if hasattr(part.kind, name):
+                return f"has a {name} of its own"
+        elif value != part.settings[name]:
+            return f"has {name} = {value!r}, not {part.settings[name]!r}"
     return None
 
 
@@ -107,16 +109,18 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 
 def _hooks(hooks: Mapping[int, Any]) -> bool:
     """Whether any hook may change a result; those of `record` (which compare) and `interruptible` do not."""
-    return any(not getattr(hook, "changes_nothing", False) for hook in hooks.values())
+    return bool(hooks) and any(not getattr(hook, "changes_nothing", False) for hook in hooks.values())
 
 
-def _code() -> Iterator[tuple[tuple[Any, str], Any]]:
-    """Every function of the parts and every method of their classes."""
+def _code() -> Iterator[tuple[Mapping[str, Any], str, Any]]:
+    """Every function of the parts and every method of their classes: where it is defined, its name, and itself."""
     for source in SOURCES:
         for name, value in _own(source):
-            yield (source, name), value
+            yield vars(source), name, value
             if inspect.isclass(value):
-                yield from (((value, method), code) for method, code in vars(value).items() if inspect.isfunction(code))
+                yield from (
+                    (vars(value), method, code) for method, code in vars(value).items() if inspect.isfunction(code)
+                )
 
 
 def _own(source: ModuleType) -> list[tuple[str, Any]]:
@@ -128,4 +132,4 @@ def _own(source: ModuleType) -> list[tuple[str, Any]]:
     ]
 
 
-_CODE = dict(_code())
+_CODE = list(_code())

@@ -26,6 +26,7 @@ from chumoku.decoding.engines.supported_settings import find_unsupported
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
+from chumoku.nn.modules import named_parts
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, is_quantized
 
 CHUNK = 1 << 22  # bytes that one thread hashes at a time
@@ -134,16 +135,20 @@ def fingerprint(model: Model) -> list[object]:
 
     Quantized weights are not trained: for them, identity and version counter are enough.
     """
-    quantized = [module for module in model.modules() if isinstance(module, QuantizedLinear | QuantizedEmbedding)]
-    fixed = [part for module in quantized for part in module.stored_weight]
-    known = {id(tensor) for tensor in fixed if not tensor.is_inference()}
-    tensors = [t.detach().contiguous() for t in (*model.parameters(), *model.buffers()) if id(t) not in known]
+    fixed: dict[int, Tensor] = {}
+    others: dict[int, Tensor] = {}
+    for _, part in named_parts(model):
+        stored = part._weight_type._fields if isinstance(part, QuantizedLinear | QuantizedEmbedding) else ()
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                (fixed if name in stored and not tensor.is_inference() else others)[id(tensor)] = tensor
+    tensors = [tensor.detach().contiguous() for tensor in others.values()]
     chunks = [(t.data_ptr() + at, min(CHUNK, t.nbytes - at)) for t in tensors for at in range(0, t.nbytes, CHUNK)]
     addresses, sizes = (kind * len(chunks) for kind in (ctypes.c_void_p, ctypes.c_size_t))
     found = (ctypes.c_uint64 * len(chunks))()
     call_library("fingerprints", len(chunks), addresses(*(p[0] for p in chunks)), sizes(*(p[1] for p in chunks)), found)
     return [
-        *((TensorIdentity(t), t._version) for t in fixed if id(t) in known),
+        *((TensorIdentity(tensor), tensor._version) for tensor in fixed.values()),
         *(t.data_ptr() for t in tensors),
         *found,
     ]
@@ -158,7 +163,10 @@ def unsupported(model: Model) -> str | None:
         return "it has no decoder"
     if model.device.type != "cpu":
         return f"it is on {model.device}"
-    if odd := {tensor.dtype for tensor in model.parameters()} - {torch.float32}:
+    parameters = [
+        tensor for _, part in named_parts(model) for tensor in part._parameters.values() if tensor is not None
+    ]
+    if odd := {tensor.dtype for tensor in parameters} - {torch.float32}:
         return f"its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it"
     if setting := find_unsupported("native", model.config):
         return f"it has {setting}"

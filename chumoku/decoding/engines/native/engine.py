@@ -30,6 +30,7 @@ from chumoku.decoding.engines.rows import Rows
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.lora import Adapter
+from chumoku.nn.modules import named_parts
 
 AT_ONCE = 256  # tokens in one call
 FIRST = 512  # positions whose tables are computed first; doubled when more are needed
@@ -67,7 +68,7 @@ class NativeEngine(Rows):
         self._memory: list[Tensor] = []  # cross-attention keys and values of each row
         self._tables = make_tables(model.decoder, min(FIRST, self.capacity))
         # The modules that a step calls; of all others it uses only the weights.
-        self._called = (model.decoder, *(part for name, part in model.decoder.named_modules() if "blocks" not in name))
+        self._called = (model.decoder, *(part for name, part in named_parts(model.decoder) if "blocks" not in name))
 
     @property
     def nbytes(self) -> int:

@@ -62,21 +62,16 @@ struct Inputs {
             Ints size = load<Ints>(from + i) & 0x7fffffff;
             far = size > far ? size : far;
         }
-        int32_t bits = far[0];
-        for (int i = 1; i < LANES; i++) bits = std::max(bits, int32_t(far[i]));
+        int32_t bits = largest(far);
         float top = load<float>(&bits), inverse = top > TINY ? LEVELS / top : 0;
-        Ints wholes[2] = {};
-        for (int i = 0; i < GROUP; i += LANES) {
-            Ints whole = nearest(load<Floats>(from + i) * inverse), upper = (whole + 128) >> 8, lower = whole - upper * 256;
-            store(to_high + i, __builtin_convertvector(upper, Chars));
-            store(to_low + i, __builtin_convertvector(lower, Chars));
-            wholes[i / 16] += whole;
+        Ints whole[GROUP / LANES], wholes[2] = {};
+        for (int i = 0; i < GROUP / LANES; i++) {
+            whole[i] = nearest(load<Floats>(from + i * LANES) * inverse);
+            wholes[i * LANES / 16] += whole[i];
         }
+        split_bytes(whole, to_high, to_low);
         int32_t* sum = &sums[2 * place];
-        for (int half = 0; half < 2; half++) {
-            sum[half] = 0;
-            for (int i = 0; i < LANES; i++) sum[half] += wholes[half][i];
-        }
+        for (int half = 0; half < 2; half++) sum[half] = total(wholes[half]);
         step[place] = top / LEVELS;
         shift[place] = step[place] * float(sum[0] + sum[1]);  // step · Σ x, for weights with a shift
     }

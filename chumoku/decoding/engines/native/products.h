@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "groups.h"
+#include "int8_arm.h"
 #include "structs.h"
 #include "thread_pool.h"
 #include "tiles.h"
@@ -165,6 +166,10 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
         for (int r = 0; r < count; r += ROWS) {
             int some = std::min(ROWS, count - r);  // sums that fit in registers
             int b = item * each;
+#if defined(__ARM_FEATURE_DOTPROD)
+            if (p.kind == INT8 && some == ROWS)
+                for (; b < end; b++) multiply_int8_rows(p, b, in, r, out);
+#endif
             if (!grouped && some == 1)  // with one row, more registers are free
                 for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, 1, out);
             if (!grouped)

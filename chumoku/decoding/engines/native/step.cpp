@@ -19,6 +19,7 @@
 #include "structs.h"
 #include "packing.h"
 #include "products.h"
+#include "ranking.h"
 #include "vectors.h"
 
 namespace {
@@ -247,7 +248,7 @@ void pool_close(void* pool) { delete static_cast<ThreadPool*>(pool); }
 int lanes() { return LANES; }
 int sizes(int which) {
     const int all[] = {sizeof(Product), sizeof(Norm),  sizeof(Norms),  sizeof(Layer),
-                       sizeof(Stack),   sizeof(Batch), sizeof(Source), sizeof(Packing), sizeof(LayerAdapter)};
+                       sizeof(Stack),   sizeof(Batch), sizeof(Source), sizeof(Packing), sizeof(LayerAdapter), sizeof(Ranking)};
     return all[which];
 }
 
@@ -301,6 +302,14 @@ int pack(void* threads, int count, const Packing* packings) {
         });
     });
     return 0;
+}
+
+// The `wanted` candidates of each sentence [sentences, wanted].
+int rank_candidates(void* threads, const Ranking* ranking, float* totals, int32_t* rows, int32_t* tokens) try {
+    rank(*static_cast<ThreadPool*>(threads), *ranking, totals, rows, tokens);
+    return 0;
+} catch (const std::exception&) {
+    return 1;
 }
 
 // y [count, N] of x [count, K]

@@ -126,6 +126,23 @@ inline Floats magnitude(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
 // Round to the nearest integer: a float above 2²³ has no fractional bits.
 inline Ints nearest(Floats x) { return (Ints)(x + 12582912.0f) - 0x4b400000; }
 
+// Write the bytes h and l of 32 numbers 256 h + l; l is from −128 to 127.
+inline void split_bytes(const Ints (&whole)[GROUP / LANES], int8_t* high, int8_t* low) {
+#if defined(__aarch64__)
+    for (int i = 0; i < GROUP / LANES; i += 2) {
+        int16x8_t both = vcombine_s16(vmovn_s32((int32x4_t)whole[i]), vmovn_s32((int32x4_t)whole[i + 1]));
+        vst1_s8(high + i * LANES, vrshrn_n_s16(both, 8));
+        vst1_s8(low + i * LANES, vmovn_s16(both));
+    }
+#else
+    for (int i = 0; i < GROUP / LANES; i++) {
+        Ints upper = (whole[i] + 128) >> 8;
+        store(high + i * LANES, __builtin_convertvector(upper, Chars));
+        store(low + i * LANES, __builtin_convertvector(whole[i] - upper * 256, Chars));
+    }
+#endif
+}
+
 // eˣ to 1e-7: 2ⁿ · e^r with |r| ≤ ln 2 / 2. NaN stays NaN; ∞ where PyTorch has ∞, 0 below −87.
 inline Floats exponential(Floats x) {
     Floats bounded = at_least(at_most(x, spread(88.0f)), spread(-87.0f));
@@ -164,6 +181,24 @@ inline Floats activate(int kind, Floats x) {
     }
 }
 
+inline int32_t total(Ints x) {
+#if defined(__aarch64__)
+    return vaddvq_s32((int32x4_t)x);
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++) sum += x[i];
+    return sum;
+#endif
+}
+inline int32_t largest(Ints x) {
+#if defined(__aarch64__)
+    return vmaxvq_s32((int32x4_t)x);
+#else
+    int32_t found = x[0];
+    for (int i = 1; i < LANES; i++) found = x[i] > found ? x[i] : found;
+    return found;
+#endif
+}
 inline float total(Floats x) {
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += x[i];
