@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from engines import check_rows
 from gguf_weights import SIZES, with_blocks
 
@@ -23,3 +24,22 @@ def test_number_of_rows_changes_no_bit(precision: str) -> None:
     if unsupported(model):
         pytest.skip("There is no native library here.")
     check_rows(NativeEngine, model, range(1, ROWS + 1))
+
+
+@pytest.mark.parametrize("choices", [{}, {"position": "alibi"}, {"attention_window": 17}, {"position": "relative"}])
+def test_a_prompt_equals_its_tokens_one_by_one(choices: dict[str, object]) -> None:
+    """Attention is computed for several tokens together, and for one token alone, with the same result in every bit."""
+    sizes = {"vocabulary": 307, "layers": 3, "context": 211, "width": 88, "heads": 4, "kv_heads": 2}
+    model = build(ModelConfig(kind="decoder", **sizes, **choices), seed=7).eval()
+    if unsupported(model):
+        pytest.skip("There is no native library here.")
+    prompts = [[(7 * place + row) % 307 for place in range(length)] for row, length in enumerate((131, 73))]
+    together, alone = (NativeEngine(model, rows=2, capacity=199) for _ in range(2))
+    together.add_rows(2)
+    logits = together.prefill(prompts)
+    for row, prompt in enumerate(prompts):
+        alone.add_rows(1)
+        for token in prompt:
+            last = alone.step(torch.tensor([token]))
+        assert torch.equal(logits[row], last[0])
+        alone.select_rows([])

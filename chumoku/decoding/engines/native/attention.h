@@ -1,136 +1,230 @@
-// softmax(scores of q and K) V of one query, for the query heads that share a key head.
+// softmax(scores of q and K) V of several queries that have the same keys: the heads that share a key head, of one token or of
+// several tokens of a row.
+//
+// Keys are read once for all queries, and the sums of some queries are in registers together. The sums of a query do not
+// depend on the others: over the width of a head in the order of `dots`, over keys one by one.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "structs.h"
 #include "vectors.h"
 
 namespace {
 
-// Lane l is the sum of two lanes of a if bit D of l is 0, of b if it is 1.
+// Lane l is the sum of two lanes of a if bit D of l is 0, of b if it is 1. On ARM both shuffles are one instruction if each
+// takes one of two neighbors; elsewhere the first is a blend.
 template <int D> Floats fold(Floats a, Floats b) {
     Words here, there;
     for (unsigned l = 0; l < LANES; l++) {
-        here[l] = (l & D ? LANES : 0) + l;
-        there[l] = (l & D ? LANES : 0) + (l ^ D);
+        unsigned from = l & D ? LANES : 0, lane = LANES == 4 ? l & ~D : l;
+        here[l] = from + lane;
+        there[l] = from + (lane ^ D);
     }
     return __builtin_shuffle(a, b, here) + __builtin_shuffle(a, b, there);
 }
 
-// Add up the lanes of vectors 0, D, 2 D …: lane l of the result is the sum of vector l.
-template <int D> Floats fold_all(Floats* part) {
-    if constexpr (D == LANES) return part[0];
+// Add up the lanes of vectors 0, D, 2 D … END − D. If D was 1 and END is LANES, lane l of the result is the sum of vector l.
+template <int D, int END> [[gnu::always_inline]] inline Floats fold_all(Floats* part) {
+    if constexpr (D == END) return part[0];
     else {
-        for (int t = 0; t < LANES; t += 2 * D) part[t] = fold<D>(part[t], part[t + D]);
-        return fold_all<2 * D>(part);
+        for (int t = 0; t < END; t += 2 * D) part[t] = fold<D>(part[t], part[t + D]);
+        return fold_all<2 * D, END>(part);
     }
 }
 
-// q · k for LANES keys at once.
-inline Floats dots(const float* query, const float* const* keys, int width) {
-    Floats part[LANES] = {};
-    int i = 0;
-    for (; i + LANES <= width; i += LANES) {
-        Floats q = load<Floats>(query + i);
-        for (int t = 0; t < LANES; t++) part[t] = fma(q, load<Floats>(keys[t] + i), part[t]);
-    }
-    Floats sums = fold_all<1>(part);
-    for (; i < width; i++)
-        for (int t = 0; t < LANES; t++) sums[t] += query[i] * keys[t][i];
-    return sums;
+constexpr int TILE_ROWS = 16;   // tokens of a tile, at most
+constexpr int TOGETHER = 4;     // queries whose sums fit in registers
+constexpr int BLOCK_KEYS = 64;  // keys whose values stay in the cache while all queries use them
+
+// Call `run` with the number of queries as template argument.
+template <int N = 1, class Run> [[gnu::always_inline]] inline void with_count(int count, const Run& run) {
+    if constexpr (N == TOGETHER) run.template operator()<N>();
+    else if (count == N) run.template operator()<N>();
+    else with_count<N + 1>(count, run);
 }
 
-// out[h] = Σ_t s[h][t] v[t] for S heads, four registers of each head at a time.
-template <int S, class At>
-void mix(const float* scores, int stride, int length, const At& value, int width, float* out) {
+// q · k of R queries for LANES keys.
+template <int R> void dots(const float* const* query, const float* const* keys, int width, Floats* found) {
+    constexpr int AT_ONCE = R == 1 ? LANES : 4;
+    Floats sums[R][LANES];
     int i = 0;
-    for (; i + 4 * LANES <= width; i += 4 * LANES) {
-        Floats sums[S][4] = {};
-        for (int t = 0; t < length; t++) {
-            const float* v = value(t) + i;
-            for (int j = 0; j < 4; j++) {
-                Floats part = load<Floats>(v + j * LANES);
-                for (int h = 0; h < S; h++) sums[h][j] = fma(part, spread(scores[h * stride + t]), sums[h][j]);
+    for (int k = 0; k < LANES; k += AT_ONCE) {
+        Floats part[R][AT_ONCE] = {};
+        for (i = 0; i + LANES <= width; i += LANES) {
+            Floats key[AT_ONCE];
+            for (int t = 0; t < AT_ONCE; t++) key[t] = load<Floats>(keys[k + t] + i);
+            for (int r = 0; r < R; r++) {
+                Floats q = load<Floats>(query[r] + i);
+                for (int t = 0; t < AT_ONCE; t++) part[r][t] = fma(q, key[t], part[r][t]);
             }
         }
-        for (int h = 0; h < S; h++)
-            for (int j = 0; j < 4; j++) store(out + h * width + i + j * LANES, sums[h][j]);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) sums[r][k] = fold_all<1, AT_ONCE>(part[r]);
     }
-    for (int h = 0; h < S; h++)
-        for (int rest = i; rest < width; rest++) {
-            float sum = 0;
-            for (int t = 0; t < length; t++) sum += scores[h * stride + t] * value(t)[rest];
-            out[h * width + rest] = sum;
+    for (int r = 0; r < R; r++) {
+        found[r] = fold_all<AT_ONCE, LANES>(sums[r]);
+        for (int rest = i; rest < width; rest++)
+            for (int t = 0; t < LANES; t++) found[r][t] += query[r][rest] * keys[t][rest];
+    }
+}
+
+// out[r] += Σ_t s[r][t] v[t] of R queries, for N registers from column i on.
+template <int R, int N>
+void mix_columns(const float* const* scores, const float* const* values, int length, int i, float* const* out) {
+    Floats sums[R][N];
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < N; j++) sums[r][j] = load<Floats>(out[r] + i + j * LANES);
+    for (int t = 0; t < length; t++)
+        for (int j = 0; j < N; j++) {
+            Floats part = load<Floats>(values[t] + i + j * LANES);
+            for (int r = 0; r < R; r++) sums[r][j] = fma(part, spread(scores[r][t]), sums[r][j]);
         }
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < N; j++) store(out[r] + i + j * LANES, sums[r][j]);
+}
+
+template <int R>
+void mix(const float* const* scores, const float* const* values, int length, int width, float* const* out) {
+    int i = 0;
+    for (; i + 4 * LANES <= width; i += 4 * LANES) mix_columns<R, 4>(scores, values, length, i, out);
+    for (; i + LANES <= width; i += LANES) mix_columns<R, 1>(scores, values, length, i, out);
+    for (; i < width; i++)
+        for (int r = 0; r < R; r++)
+            for (int t = 0; t < length; t++) out[r][i] += scores[r][t] * values[t][i];
 }
 
 // What becomes of q · k: cap · tanh(score / cap) of score = scale (q · k + q · r) + bias.
 struct Scoring {
     float scale, cap;                 // cap 0: no soft-capping
     const float* relative = nullptr;  // [2 clip + 1, width]: the r of each distance, or null
-    int clip = 0, distance = 0;       // of the query from the first key
-    const float* bias = nullptr;      // of the first head for the first key, or null
-    size_t next_head = 0;             // from the bias of one head to that of the next
-
-    const float* offset(int t, int width) const {
-        return relative + size_t(std::clamp(distance - t, -clip, clip) + clip) * width;
-    }
-    void finish(float* scores, int head, int length) const {
-        if (bias)
-            for (int t = 0; t < length; t++) scores[t] += bias[head * next_head + t];
-        if (cap)
-            for (int t = 0; t < length; t += LANES)
-                store(scores + t, hyperbolic_tangent(load<Floats>(scores + t) / cap) * cap);
-    }
+    int clip = 0;
 };
 
-// Attention of `shared` queries [width] over `length` positions. at(t) points to the keys of position t, and `values`
-// further on are its values.
-template <class At>
-void attend(const float* query, int shared, int width, int length, size_t values, const At& at, const Scoring& scoring,
-            float* out) {
-    thread_local std::vector<float> space;
-    int stride = (length + LANES - 1) / LANES * LANES;
-    space.resize(size_t(shared) * stride);
-    float* scores = space.data();
-    for (int t = 0; t < length; t += LANES) {
-        const float *keys[LANES], *offsets[LANES];
-        for (int i = 0; i < LANES; i++) keys[i] = at(std::min(t + i, length - 1));
-        if (scoring.relative)
-            for (int i = 0; i < LANES; i++) offsets[i] = scoring.offset(t + i, width);
-        for (int h = 0; h < shared; h++) {
-            Floats found = dots(query + h * width, keys, width);
-            if (scoring.relative) found += dots(query + h * width, offsets, width);
-            store(scores + h * stride + t, found * scoring.scale);
+// A head of a token, and the positions that it attends to.
+struct Query {
+    const float* q;
+    float* out;
+    int token, head;
+    int first = 0, end = 0, position = 0;
+    const float* bias = nullptr;  // for the key of position 0, or null
+    float sum = 0;                // of the weights, before they are divided by it
+};
+
+// Attention of queries over positions of a row. at(t) points to the keys of position t, and `values` further on are its
+// values.
+template <class At> struct Attention {
+    std::vector<Query>& queries;
+    int width;
+    const At& at;
+    size_t values;
+    const Scoring& scoring;
+    int begin = 0, end = 0, stride = 0;  // positions that some query attends to; from one query's scores to the next's
+    float* scores = nullptr;
+
+    void run() {
+        begin = queries[0].first, end = queries[0].end;
+        for (const Query& query : queries) begin = std::min(begin, query.first), end = std::max(end, query.end);
+        stride = end - begin + LANES;
+        thread_local std::vector<float> space;
+        space.resize(queries.size() * stride);
+        scores = space.data();
+        for (int t = begin; t < end; t += LANES) score(t);
+        for (size_t j = 0; j < queries.size(); j++) {
+            queries[j].sum = exponentials(queries[j], scores_of(j, queries[j].first));
+            std::fill(queries[j].out, queries[j].out + width, 0.0f);
+        }
+        for (int t = begin; t < end; t += BLOCK_KEYS) mix_block(t, std::min(end, t + BLOCK_KEYS));
+        for (const Query& query : queries)
+            for (int i = 0; i < width; i++) query.out[i] /= query.sum;
+    }
+
+    float* scores_of(size_t j, int t) const { return scores + j * stride + t - begin; }
+
+    // The scores of all queries for the keys from position t on.
+    void score(int t) {
+        const float *keys[LANES], *query[TOGETHER];
+        for (int i = 0; i < LANES; i++) keys[i] = at(std::min(t + i, end - 1));
+        for (size_t j = 0; j < queries.size(); j += TOGETHER) {
+            int some = std::min(queries.size() - j, size_t(TOGETHER));
+            for (int r = 0; r < some; r++) query[r] = queries[j + r].q;
+            Floats found[TOGETHER];
+            with_count(some, [&]<int R> { dots<R>(query, keys, width, found); });
+            for (int r = 0; r < some; r++) {
+                if (scoring.relative) found[r] += relative_dots(queries[j + r], t);
+                store(scores_of(j + r, t), found[r] * scoring.scale);
+            }
         }
     }
-    for (int h = 0; h < shared; h++) {
-        float* s = scores + h * stride;
-        scoring.finish(s, h, length);
-        for (int t = length; t < stride; t++) s[t] = -INFINITY;
+
+    Floats relative_dots(const Query& query, int t) {
+        const float* offsets[LANES];
+        for (int i = 0; i < LANES; i++) {
+            int distance = std::clamp(query.position - t - i, -scoring.clip, scoring.clip);
+            offsets[i] = scoring.relative + size_t(distance + scoring.clip) * width;
+        }
+        Floats found;
+        dots<1>(&query.q, offsets, width, &found);
+        return found;
+    }
+
+    // Replace the scores s of the positions that the query attends to by e^(s − max s); returns their sum.
+    float exponentials(const Query& query, float* s) {
+        int length = query.end - query.first, whole = (length + LANES - 1) / LANES * LANES;
+        if (query.bias)
+            for (int t = 0; t < length; t++) s[t] += query.bias[query.first + t];
+        if (scoring.cap)
+            for (int t = 0; t < length; t += LANES)
+                store(s + t, hyperbolic_tangent(load<Floats>(s + t) / scoring.cap) * scoring.cap);
+        for (int t = length; t < whole; t++) s[t] = -INFINITY;
         Floats top = load<Floats>(s), sum = {};
-        for (int t = LANES; t < stride; t += LANES) top = at_least(load<Floats>(s + t), top);
+        for (int t = LANES; t < whole; t += LANES) top = at_least(load<Floats>(s + t), top);
         float highest = largest(top);
-        for (int t = 0; t < stride; t += LANES) {
+        for (int t = 0; t < whole; t += LANES) {
             Floats share = exponential(load<Floats>(s + t) - highest);
             store(s + t, share);
             sum += share;
         }
-        float all = total(sum);
-        for (int t = 0; t < stride; t += LANES) store(s + t, load<Floats>(s + t) / all);
+        return total(sum);
     }
-    for (int h = 0; h < shared; h += 4) {
-        float *s = scores + h * stride, *to = out + h * width;
-        auto value = [&](int t) { return at(t) + values; };
-        switch (std::min(4, shared - h)) {
-            case 1: mix<1>(s, stride, length, value, width, to); break;
-            case 2: mix<2>(s, stride, length, value, width, to); break;
-            case 3: mix<3>(s, stride, length, value, width, to); break;
-            default: mix<4>(s, stride, length, value, width, to);
+
+    // Add the values of a block of positions. Positions that only some of the queries attend to are added for each alone.
+    void mix_block(int from, int to) {
+        const float* value[BLOCK_KEYS];
+        for (int t = from; t < to; t++) value[t - from] = at(t) + values;
+        auto add = [&](size_t j, int some, int first, int last) {
+            if (first >= last) return;
+            const float* s[TOGETHER];
+            float* out[TOGETHER];
+            for (int r = 0; r < some; r++) s[r] = scores_of(j + r, first), out[r] = queries[j + r].out;
+            with_count(some, [&]<int R> { mix<R>(s, value + first - from, last - first, width, out); });
+        };
+        for (size_t j = 0; j < queries.size(); j += TOGETHER) {
+            int some = std::min(queries.size() - j, size_t(TOGETHER)), first = from, last = to;
+            for (int r = 0; r < some; r++) {
+                first = std::max(first, queries[j + r].first);
+                last = std::min(last, queries[j + r].end);
+            }
+            last = std::max(first, last);
+            for (int r = 0; r < some; r++)
+                add(j + r, 1, std::max(from, queries[j + r].first), std::min(first, queries[j + r].end));
+            add(j, some, first, last);
+            for (int r = 0; r < some; r++)
+                add(j + r, 1, std::max(last, queries[j + r].first), std::min(to, queries[j + r].end));
         }
     }
+};
+
+// Divide the tokens into tiles: tokens of the same row, whose attention is computed together.
+inline std::vector<int> make_tiles(const Batch& batch, int heads, int threads) {
+    int most = std::clamp(batch.count * heads / (4 * threads), 1, TILE_ROWS);
+    std::vector<int> tiles;
+    for (int r = 0; r < batch.count; r++)
+        if (r == 0 || batch.row[r] != batch.row[r - 1] || r - tiles.back() == most) tiles.push_back(r);
+    tiles.push_back(batch.count);
+    return tiles;
 }
 
 }  // namespace

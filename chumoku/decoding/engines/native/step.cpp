@@ -30,6 +30,7 @@ struct Worker {
     ThreadPool& pool;
     Inputs &in, &beside, &hidden;  // beside: the input of a feed-forward that is parallel to attention
     std::vector<float>&projected, &gates, &added;
+    const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
 
     // The rest of a sublayer, after its last product: add its normalized output to x, and normalize the sum.
     void finish(const Norms& norms, int r) {
@@ -88,14 +89,22 @@ struct Worker {
         return batch.store + (((size_t(layer) * 2 + which) * batch.rows + slot) * batch.capacity + position) * wide;
     }
 
-    // attend_one(r, g, query, out) for every token and key head, of queries in rows of `wide` numbers; then the output product.
-    template <class One> void attend_all(int wide, const Product& output, const Norms& norms, const One& attend_one) {
-        int G = stack.kv_heads, size = stack.heads / G * stack.head_width;
+    // attend(queries, g) for the tokens of every tile and every key head, of queries in rows of `wide` numbers; then the
+    // output product.
+    template <class Attend> void attend_all(int wide, const Product& output, const Norms& norms, const Attend& attend) {
+        int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, size = shared * width;
         bool parts = can_form_in_parts(output, size);
-        pool.each(batch.count * G, [&](int item) {
-            int r = item / G, g = item % G;
-            attend_one(r, g, projected.data() + size_t(r) * wide + g * size, in.row(r) + g * size);
-            if (parts) in.form_part(r, output, g * size, (g + 1) * size);
+        int last = int(tiles.size()) - 2;
+        pool.each((last + 1) * G, [&](int item) {
+            // The last tokens of a prompt attend to the most keys, so they come first.
+            int tile = last - item / G, g = item % G;
+            thread_local std::vector<Query> queries;
+            queries.clear();
+            for (int r = tiles[tile]; r < tiles[tile + 1]; r++)
+                for (int h = g * shared; h < (g + 1) * shared; h++)
+                    queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
+            attend(queries, g);
+            for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++) in.form_part(r, output, g * size, (g + 1) * size);
         });
         if (!parts) form_all(output, in);
         multiply(pool, output, in, batch.count, output_of(norms));
@@ -103,7 +112,7 @@ struct Worker {
 
     void self_attention(int layer) {
         const Layer& l = stack.layer[layer];
-        int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, wide = (stack.heads + 2 * G) * width;
+        int width = stack.head_width, G = stack.kv_heads, wide = (stack.heads + 2 * G) * width;
         multiply_all(l.attention, in, {projected.data(), wide, false});
         adapt(layer, &LayerAdapter::attention, in, {projected.data(), wide, false});
         pool.each(batch.count, [&](int r) {
@@ -118,19 +127,18 @@ struct Worker {
         });
         size_t one = size_t(batch.rows) * batch.capacity * G * width;
         const float* keys = batch.store + size_t(layer) * 2 * one;
-        attend_all(wide, l.output, l.attention_norms, [&](int r, int g, const float* query, float* out) {
-            int position = batch.position[r], first = std::max(0, position - l.window + 1);
-            int length = std::min(batch.visible[r], position + l.window) - first;
-            const int32_t* origin = batch.origin + size_t(batch.row[r]) * batch.capacity;
-            auto at = [&](int t) {
-                return keys + ((size_t(origin[first + t]) * batch.capacity + first + t) * G + g) * width;
-            };
-            Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip, position - first};
-            if (batch.bias) {
-                scoring.next_head = 2 * size_t(batch.positions);
-                scoring.bias = batch.bias + g * shared * scoring.next_head + batch.positions - 1 + first - position;
+        Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip};
+        attend_all(wide, l.output, l.attention_norms, [&](std::vector<Query>& queries, int g) {
+            for (Query& query : queries) {
+                query.position = batch.position[query.token];
+                query.first = std::max(0, query.position - l.window + 1);
+                query.end = std::min(batch.visible[query.token], query.position + l.window);
+                if (batch.bias)
+                    query.bias = batch.bias + query.head * 2 * size_t(batch.positions) + batch.positions - 1 - query.position;
             }
-            attend(query, shared, width, length, one, at, scoring, out);
+            const int32_t* origin = batch.origin + size_t(batch.row[queries[0].token]) * batch.capacity;
+            auto at = [&](int t) { return keys + ((size_t(origin[t]) * batch.capacity + t) * G + g) * width; };
+            Attention{queries, width, at, one, scoring}.run();
         });
         adapt(layer, &LayerAdapter::output, in, output_of(l.attention_norms));
     }
@@ -143,12 +151,14 @@ struct Worker {
             pool.each(batch.count, [&](int r) {
                 normalize_heads(l.cross_query_norm, stack.heads, projected.data() + size_t(r) * wide);
             });
-        attend_all(wide, l.cross_output, l.cross_norms, [&](int r, int g, const float* query, float* out) {
-            int length = batch.memory_length[batch.row[r]];
+        Scoring scoring{stack.scale, stack.score_cap};
+        attend_all(wide, l.cross_output, l.cross_norms, [&](std::vector<Query>& queries, int g) {
+            int row = batch.row[queries[0].token], length = batch.memory_length[row];
+            for (Query& query : queries) query.end = length;
             size_t one = size_t(length) * G * width;
-            const float* keys = batch.memory[batch.row[r]] + size_t(layer) * 2 * one;
+            const float* keys = batch.memory[row] + size_t(layer) * 2 * one;
             auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
-            attend(query, stack.heads / G, width, length, one, at, {stack.scale, stack.score_cap}, out);
+            Attention{queries, width, at, one, scoring}.run();
         });
     }
 
@@ -268,7 +278,8 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
     for (int i = 0; i < batch->count; i++)
         batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
-    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added};
+    std::vector<int> tiles = make_tiles(*batch, stack->kv_heads, pool.size);
+    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added, tiles};
     pool.run([&] { worker.step(); });
     return 0;
 } catch (const std::exception&) {
