@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from engines import check_rows
 from gguf_weights import SIZES, with_blocks
 
+from chumoku.decoding.engines.native.build import why_not
 from chumoku.decoding.engines.native.call import unsupported
 from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.models.build import build
@@ -14,6 +17,12 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.precision import to_precision
 
 ROWS = 19  # more than the rows of one kernel call, of two, and of a tile
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="There is no C++ compiler here.")
+def test_the_library_compiles() -> None:
+    """Without the library all tests of the native engine are skipped, so a mistake in its code would not be noticed."""
+    assert why_not() is None
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "int8", "int4", "gguf"])

@@ -13,7 +13,8 @@ inline void add_low_rank(const LowRank& m, const float* x, float* y) {
     for (int first = 0; first < m.rank; first += LANES) {
         const float *rows[LANES], *b = m.b + size_t(first) * m.outputs;
         for (int k = 0; k < LANES; k++) rows[k] = m.a + size_t(first + k) * m.inputs;
-        Floats by = dots(x, rows, m.inputs);
+        Floats by;
+        dots<1>(&x, rows, m.inputs, &by);
         int some = std::min(LANES, m.rank - first), o = 0;
         for (; o + LANES <= m.outputs; o += LANES) {
             Floats sums = load<Floats>(y + o);
