@@ -24,6 +24,7 @@ from chumoku.training import loop
 from chumoku.training.plan import plan
 from chumoku.training.recipe import read_recipe
 from chumoku.weights.bundle_weights import tensors_of
+from chumoku.weights.families import transformers_rows
 from chumoku.weights.open_model import load
 
 peft = LazyModule("peft")
@@ -224,7 +225,7 @@ def test_several_adapters_over_one_model(corpora: Path, tmp_path: Path) -> None:
     model, ids = load(base).model, torch.randint(byte_tokenizer().size, (1, 13))
     plain = model(ids).logits
     for number, folder in enumerate(runs):
-        lora.load(model, folder, name=f"{number}")
+        lora.load(model, folder, name=f"{number}", rows=transformers_rows(model.config))
     for number, folder in enumerate(runs):
         lora.set_adapter(model, f"{number}")
         expected = chumoku.load(folder).model(ids).logits

@@ -345,13 +345,13 @@ def test_the_server_uses_the_template(tmp_path: Path) -> None:
     folders = [make_bundle(tmp_path / name, "decoder", one, context=401) for name, one in tokenizers.items()]
     models = open_models(list(map(str, folders)), Limits())
     bodies = {name: Chat(model=name, messages=[ServerMessage(role="user", content="Hello")]) for name in models}
-    plan = _make_plan(models["m"], bodies["m"])
+    plan = _make_plan(models["m"], None, bodies["m"], "messages")
     template = tokenizers["m"].chat_template
     assert template is not None
     assert plan.requests[0].prompt == encode_spans(tokenizers["m"], template.render(HELLO))
     assert (models["m"].chat_notice, models["m"].card["chat"]) == (None, True)
     with pytest.raises(RequestError, match="cannot render this conversation: it says: no user") as caught:
-        _make_plan(models["refusing"], bodies["refusing"])
+        _make_plan(models["refusing"], None, bodies["refusing"], "messages")
     assert (caught.value.status, caught.value.param) == (400, "messages")
 
 

@@ -148,8 +148,8 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
     plain, count = Optimizer.step, {"steps": 0}
 
-    def stepped(self: Optimizer, rate: float) -> None:
-        plain(self, rate)
+    def stepped(self: Optimizer, rate: float, *, skip: torch.Tensor | None = None) -> None:
+        plain(self, rate, skip=skip)
         count["steps"] += 1
         if count["steps"] >= step:
             self.parameters[0].data[-1, -1] = math.nan  # a token that the corpus does not have
