@@ -57,7 +57,7 @@ def will_be_cached(tokens: Sequence[int], other: Sequence[int], computed: int) -
 
 
 def keep_row(kept: dict[int, CachedRow], row: int, new: CachedRow) -> None:
-    """Add a row to those that are kept, and remove rows of its key that are a prefix of it."""
+    """Add a row to those that are kept, and remove rows with the same key whose tokens are a prefix of its own."""
     for place, one in list(kept.items()):
         if one.key == new.key and new.tokens[: len(one.tokens)] == one.tokens:
             del kept[place]

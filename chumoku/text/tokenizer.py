@@ -310,7 +310,7 @@ class Tokenizer:
 def with_prefix_and_suffix(
     tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str], roles: Mapping[str, int] | None = None
 ) -> Tokenizer:
-    """A copy of a tokenizer that adds these tokens before and after a text, and has these roles too."""
+    """A copy of a tokenizer that adds these tokens before and after every text; `roles` as in `with_roles`."""
     backend = tokenizers.Tokenizer.from_str(tokenizer.json)
     ids = {**read_roles(backend), **(roles or {})}
     set_prefix_and_suffix(backend, before, after, {role: tokenizer.token(token_id) for role, token_id in ids.items()})
@@ -320,7 +320,10 @@ def with_prefix_and_suffix(
 
 
 def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
-    """A copy of the tokenizer with these roles added (name of a role → id of a token), or itself if there are none."""
+    """A copy of the tokenizer in which these tokens have roles: {"begin": 5} makes token 5 its begin token.
+
+    Returns the tokenizer itself if `roles` is empty.
+    """
     if not roles:
         return tokenizer
     before, after = (list(map(tokenizer.token, ids)) for ids in tokenizer.prefix_and_suffix)

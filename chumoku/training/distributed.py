@@ -68,7 +68,7 @@ class World:
         return table.tolist()
 
     def largest(self, number: Tensor) -> Tensor:
-        """The largest of all processes' numbers, on the device."""
+        """The maximum of this number over all processes, as a tensor on this process's device."""
         if self.size > 1:
             dist.all_reduce(number, dist.ReduceOp.MAX)
         return number

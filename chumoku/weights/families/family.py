@@ -137,3 +137,15 @@ def their_name(value: str, names: Mapping[str, str]) -> str:
 
 def _format_value(value: Any) -> str:
     return json.dumps(value, default=str)[:80]
+
+
+def write_sizes(config: ModelConfig) -> dict[str, int]:
+    """The sizes in config.json that most families of decoders call by the same names."""
+    return {
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.context,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.hidden,
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, their_name
+from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, their_name, write_sizes
 from chumoku.weights.families.gpt2 import ACTIVATIONS
 from chumoku.weights.families.rotary import read_rotary, write_rotary
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
@@ -68,12 +68,7 @@ def read(values: Values, source: Source) -> ModelConfig:
 def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     return {
         "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"],
-        "vocab_size": config.vocabulary,
-        "max_position_embeddings": config.context,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.hidden,
+        **write_sizes(config),
         "hidden_act": their_name(config.feedforward, ACTIVATIONS),
         "layer_norm_eps": config.norm_epsilon,
         "use_parallel_residual": config.parallel,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Supported, Values, make_config, read_number, require
+from chumoku.weights.families.family import Family, Supported, Values, make_config, read_number, require, write_sizes
 from chumoku.weights.families.rotary import read_rotary, write_rotary
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
@@ -143,14 +143,9 @@ def read_common(values: Values, title: str) -> dict[str, Any]:
 
 def write_common(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     return {
-        "vocab_size": config.vocabulary,
-        "max_position_embeddings": config.context,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
+        **write_sizes(config),
         "num_key_value_heads": config.key_heads,
         "head_dim": config.key_width,
-        "intermediate_size": config.hidden,
         "hidden_act": "silu",
         "rms_norm_eps": config.norm_epsilon,
         "tie_word_embeddings": config.tie_output,

@@ -6,7 +6,16 @@ from typing import Any
 
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
+from chumoku.weights.families.family import (
+    Family,
+    Values,
+    make_config,
+    our_name,
+    read_number,
+    require,
+    their_name,
+    write_sizes,
+)
 from chumoku.weights.families.gpt2 import ACTIVATIONS
 from chumoku.weights.families.llama import duplicates
 from chumoku.weights.families.rotary import read_rotary, write_rotary
@@ -63,13 +72,8 @@ def read(values: Values, source: Source) -> ModelConfig:
 def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     return {
         "model_type": "phi", "architectures": ["PhiForCausalLM"],
-        "vocab_size": config.vocabulary,
-        "max_position_embeddings": config.context,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
+        **write_sizes(config),
         "num_key_value_heads": config.key_heads,
-        "intermediate_size": config.hidden,
         "hidden_act": their_name(config.feedforward, ACTIVATIONS),
         "layer_norm_eps": config.norm_epsilon,
         "tie_word_embeddings": config.tie_output,
