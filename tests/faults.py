@@ -28,7 +28,7 @@ from chumoku.data import grammar
 from chumoku.errors import ChumokuError
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import read_tensors
-from chumoku.training.dataset import prepare
+from chumoku.training.datasets import prepare
 from chumoku.training.distributed import World
 from chumoku.training.recipe import read_recipe
 from chumoku.training.run import train

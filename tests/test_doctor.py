@@ -22,7 +22,7 @@ from chumoku.doctor.open_subject import open_subject
 from chumoku.doctor.tools import distance, restore_after, train_mode
 from chumoku.errors import ShapeError, UsageError
 from chumoku.models.model import Model
-from chumoku.training.dataset import prepare
+from chumoku.training.datasets import prepare
 from chumoku.training.recipe import read_recipe
 
 

@@ -16,7 +16,7 @@ import chumoku
 from chumoku.cli.train import check_before_training
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, Model
-from chumoku.training.dataset import TrainingData
+from chumoku.training.datasets import TrainingData
 from chumoku.training.recipe import read_recipe
 
 pytestmark = pytest.mark.usefixtures("quick_runs")

@@ -31,7 +31,7 @@ from chumoku.training import checkpoint, loop
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints, find_differences
 from chumoku.training.checkpoint_files import average_weights, read_state, read_tensors
-from chumoku.training.dataset import prepare
+from chumoku.training.datasets import prepare
 from chumoku.training.distributed import World, wrap
 from chumoku.training.interrupt import find_non_finite, lock_folder
 from chumoku.training.log import read_metrics

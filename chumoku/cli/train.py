@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from chumoku.models.model import Model
-    from chumoku.training.dataset import TrainingData
+    from chumoku.training.datasets import TrainingData
 
 
 def train(

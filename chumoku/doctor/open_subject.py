@@ -29,7 +29,7 @@ from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.pretrained import installed_models
 from chumoku.text import Tokenizer
-from chumoku.training.dataset import TrainingData, prepare
+from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.outputs import create_result
 from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
 from chumoku.training.settings import TrainSettings, as_list

@@ -40,7 +40,7 @@ from chumoku.doctor.open_subject import subject_from_data
 from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError
 from chumoku.models.model import Model
-from chumoku.training.dataset import TrainingData
+from chumoku.training.datasets import TrainingData
 
 QUICK_TOKENS = 100_000  # corpus tokens that the cheap checks read
 CHECKS: tuple[Check, ...] = (

@@ -25,7 +25,7 @@ from chumoku.models.model import Model
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import Tensors
-from chumoku.training.dataset import TrainingData
+from chumoku.training.datasets import TrainingData
 from chumoku.training.distributed import World, gradient_sync
 from chumoku.training.interrupt import Interrupt, find_non_finite, first_non_finite_tensor
 from chumoku.training.log import Log

@@ -22,7 +22,7 @@ from chumoku.data.batches import ALL, Share
 from chumoku.data.order import Indices
 from chumoku.errors import CorpusError, UsageError
 from chumoku.models.config import ModelConfig
-from chumoku.training.dataset import TrainingData
+from chumoku.training.datasets import TrainingData
 from chumoku.weights.bundle import Bundle
 
 Batch = dict[str, Tensor]

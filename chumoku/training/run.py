@@ -31,12 +31,12 @@ from chumoku.training import checkpoint
 from chumoku.training import checkpoint_files as files
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
-from chumoku.training.dataset import TrainingData, prepare
+from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.distributed import World, distribute_like, join_world, wrap
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.log import METRICS, Log, measure_matmul_flops, read_metrics
 from chumoku.training.loop import Callback, Run
-from chumoku.training.objectives import Objective
+from chumoku.training.objectives import make_objective
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
 from chumoku.training.own_data import UNKNOWN_LENGTH, own_training_data
@@ -243,8 +243,7 @@ def build_run(
     model = result.model
     if examine is not None:  # before the model is wrapped
         examine(data, model)
-    weights = {key: getattr(settings, key) for key in ("label_smoothing", "balance_loss", "router_z_loss")}
-    objective = Objective(model, **weights)
+    objective = make_objective(recipe, model)
     module = wrap(objective, settings, world)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)

@@ -11,7 +11,7 @@ from chumoku.data.batches import IGNORE, PairBatches
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import hypotheses
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
-from chumoku.training.dataset import TrainingData
+from chumoku.training.datasets import TrainingData
 from chumoku.training.objectives import forward
 
 PROMPT, NEW, SHOWN = 24, 48, 40  # tokens of a prompt, of its continuation, of a text with masks

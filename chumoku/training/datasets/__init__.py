@@ -1,0 +1,28 @@
+"""Recipe → tokenizers, training batches and validation batches; each kind of data has a file.
+
+The data is prepared once in the run's folder and only opened after that.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chumoku.text.progress import Progress, silent
+from chumoku.training.datasets.pairs import prepare_pair_data
+from chumoku.training.datasets.text import prepare_text_data
+from chumoku.training.datasets.training_data import TrainingData
+from chumoku.training.recipe import Recipe
+from chumoku.weights.bundle import Bundle
+
+__all__ = ["TrainingData", "prepare"]
+
+PREPARE = {"text": prepare_text_data, "pairs": prepare_pair_data, "embedded": prepare_pair_data}  # by data.kind
+
+
+def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> TrainingData:
+    """Read and tokenize the recipe's data, or open it if nothing has changed.
+
+    `init` is the model to start from, whose tokenizers are used. `progress` is called during long work.
+    """
+    folder = Path(recipe.train.out) / "data"
+    return PREPARE[recipe.data.kind](recipe, folder, init, progress)

@@ -1,0 +1,77 @@
+"""data.kind = "text": windows of a long text, for a decoder or a masked encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from chumoku.data.batches import Batches, MaskedBatches, WindowBatches
+from chumoku.data.corpus import Corpus
+from chumoku.data.shards import Shards, prepare_text
+from chumoku.text import Tokenizer
+from chumoku.text.progress import Progress
+from chumoku.training.datasets.training_data import (
+    TrainingData,
+    hash_tokens,
+    load_or_train_tokenizer,
+    padded_vocabulary,
+)
+from chumoku.training.recipe import Recipe
+from chumoku.training.settings import DataSettings, as_list
+from chumoku.weights.bundle import Bundle
+
+DECODED_TOKENS = 1 << 20  # tokens decoded to measure the bytes per token
+
+
+def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> TrainingData:
+    data, train = recipe.data, recipe.train
+    corpus = _open_corpus(data, data.files)
+    if init is not None:
+        tokenizer = init.tokenizer
+    else:
+        read_as = {"documents": data.documents, "field": data.field}
+        tokenizer = load_or_train_tokenizer(
+            recipe, corpus.documents, corpus.files, folder, read_as=read_as, progress=progress
+        )
+    config = recipe.config(padded_vocabulary(tokenizer.size, recipe))
+    shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
+    validation_shards, start = shards, 1 - data.held_out
+    if data.validation_files:
+        corpus, start = _open_corpus(data, data.validation_files), 0.0
+        validation_shards = prepare_text(corpus, tokenizer, folder / "validation", progress=progress)
+    length = train.sequence_length or config.context
+    shape: dict[str, Any] = {"length": length, "documents": data.separate_documents}
+    end = start if validation_shards is shards else 1.0
+    batches: Batches = WindowBatches(shards, rows=train.batch_size, seed=train.seed, part=(0.0, end), **shape)
+    rows = _validation_rows(validation_shards, start, length, train.batch_size)
+    validation: Batches = WindowBatches(validation_shards, rows=rows, part=(start, 1.0), **shape)
+    if config.kind == "encoder":
+        masking: dict[str, Any] = {"roles": tokenizer.roles, "vocabulary": tokenizer.size}
+        masking["mask_rate"] = data.mask_probability
+        batches, validation = (MaskedBatches(windows, **masking) for windows in (batches, validation))  # type: ignore[arg-type]
+    return TrainingData(
+        config,
+        tokenizer,
+        tokenizer,
+        batches,
+        validation,
+        corpus=hash_tokens(shards.manifest["shards"], validation_shards.manifest["shards"]),
+        length=length,
+        fewest_rows=train.batch_size,
+        bytes_a_token=_bytes_per_token(validation_shards, start, tokenizer),
+    )
+
+
+def _validation_rows(shards: Shards, start: float, length: int, most: int) -> int:
+    """The rows of a validation batch: those of a training batch, or fewer if the validation part is small."""
+    return max(1, min(most, (round((1 - start) * shards.tokens) - 1) // length))
+
+
+def _bytes_per_token(shards: Shards, start: float, tokenizer: Tokenizer) -> float:
+    first = min(round(start * shards.tokens), shards.tokens - 1)
+    tokens = shards.read(first, min(shards.tokens, first + DECODED_TOKENS))
+    return len(tokenizer.decode(tokens.tolist()).encode("utf-8", "replace")) / len(tokens)
+
+
+def _open_corpus(data: DataSettings, files: Any) -> Corpus:
+    return Corpus(as_list(files), documents=data.documents, field=data.field)
