@@ -275,6 +275,8 @@ def test_dry_run_estimates_if_a_sample_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(planning, "wrap", None)
-    monkeypatch.setattr(planning, "_matmul_flops", lambda dtype: 1e6)
+    monkeypatch.setattr(planning, "measure_matmul_flops", lambda device, dtype: 1e6)
     planning.show(quick_recipe(tmp_path, "muon"))
-    assert "(estimated from one small matrix product, because a sample would take too long" in capsys.readouterr().out
+    assert (
+        "(estimated from the speed of matrix products, because a sample would take too long" in capsys.readouterr().out
+    )

@@ -5,7 +5,7 @@ time ≈ steps × (gradient_accumulation × tokens per batch × seconds per toke
 Both are measured on a small sample of random tokens, without torch.compile, which takes minutes to start; a compiled
 run is usually faster. If a sample would take too long (for example bf16 on a CPU without it), both are estimated:
 
-seconds = FLOPs / FLOP/s of one small matrix product
+seconds = FLOPs / FLOP/s of the best matrix product
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 import time
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from chumoku.models.count import count
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
 from chumoku.training.distributed import World, choose_device, wrap
-from chumoku.training.log import synchronize
+from chumoku.training.log import measure_matmul_flops, synchronize
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
@@ -42,7 +41,6 @@ from chumoku.training.vocabulary import vocabulary_sizes
 TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
 TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
 LONGEST = 4.0  # seconds; a longer sample is estimated instead
-PRODUCT = (16, 256, 256)  # a small matrix product: rows, inner, columns
 PAIR_LENGTH = 24  # assumed tokens per sentence
 
 
@@ -108,9 +106,11 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         lora.attach(model, recipe.lora)
     optimizer = Optimizer(model, recipe.optimizer)
     if device.type == "cpu":
-        token = count(config, length=length).training_flops / _matmul_flops(DTYPES[recipe.train.precision])
+        token = count(config, length=length).training_flops / measure_matmul_flops(
+            device, DTYPES[recipe.train.precision]
+        )
         muon = recipe.optimizer.kind == "muon"
-        update = _muon_flops(model) / _matmul_flops(torch.bfloat16) if muon else 0.0
+        update = _muon_flops(model) / measure_matmul_flops(device, torch.bfloat16) if muon else 0.0
         if rows * length * token + update > LONGEST:
             return StepTime(token, update, measured=False)
     settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
@@ -131,20 +131,6 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         end = min(end, time.perf_counter() + TIMED_SECONDS)
     times = times[1:] or times  # the first one warms up
     return StepTime(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
-
-
-def _matmul_flops(dtype: torch.dtype) -> float:
-    """FLOP/s of a small matrix product, the better of two."""
-    rows, inner, columns = PRODUCT
-    left, right = torch.ones(rows, inner, dtype=dtype), torch.ones(inner, columns, dtype=dtype)
-    times = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns if this CPU has no bf16
-        for _ in range(2):
-            start = time.perf_counter()
-            left @ right
-            times.append(time.perf_counter() - start)
-    return 2 * rows * inner * columns / min(times)
 
 
 def _muon_flops(model: nn.Module) -> float:
@@ -202,7 +188,7 @@ def _learning_rate_line(recipe: Recipe) -> str:
 def _timing_source(found: dict[str, Any]) -> str:
     if found["tokens_timed"]:
         return f"measured on a sample of {found['tokens_timed']:,} tokens"
-    return "estimated from one small matrix product, because a sample would take too long here"
+    return "estimated from the speed of matrix products, because a sample would take too long here"
 
 
 def format_duration(seconds: float) -> str:
