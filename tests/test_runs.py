@@ -696,6 +696,7 @@ def test_cast_does_not_change_the_module() -> None:
     ("kind", "changes"),
     [
         *((kind, {"activation_checkpointing": True}) for kind in KINDS),
+        ("decoder", {"activation_checkpointing": True, "precision": "bf16"}),
         *((kind, {"compile": True}) for kind in KINDS),
         ("decoder", {"compile": True, "precision": "bf16"}),
     ],

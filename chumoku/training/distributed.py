@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -133,10 +133,11 @@ def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Modu
     blocks = [module for module in objective.modules() if isinstance(module, Block)]
     if settings.packing and world.device.type == "cuda":
         _check_packing(settings)
+    sharding = world.size > 1 and settings.parallel == "fsdp"
     if settings.activation_checkpointing:
         for block in blocks:
-            block.forward = _with_checkpointing(block.forward)  # type: ignore[method-assign]
-    sharding = world.size > 1 and settings.parallel == "fsdp"
+            cast = settings.precision != "float32" and not sharding
+            block.forward = _with_checkpointing(block, cast=cast)  # type: ignore[method-assign]
     module: nn.Module = objective
     if sharding:
         _shard(objective, blocks, DTYPES[settings.precision])
@@ -178,15 +179,33 @@ def _compiled_for_training(run: Any, *, dynamic: bool, options: dict[str, Any] |
     return forward
 
 
-def _with_checkpointing(run: Any) -> Any:
+def _with_checkpointing(block: Block, *, cast: bool) -> Any:
+    """The block's forward with activation checkpointing. `cast`: its weights are replaced during the forward pass."""
+    run = block.forward
+
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             # The backward pass on a GPU runs in another thread, which does not inherit the plain-formulas setting.
-            use_plain = plain_formulas()
-            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), plain(use_plain))
+            use_plain, weights = plain_formulas(), dict(block.named_parameters()) if cast else {}
+            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), _recomputing(block, weights, use_plain=use_plain))
         return checkpoint(run, *args, use_reentrant=False, **kwargs)
 
     return forward
+
+
+@contextlib.contextmanager
+def _recomputing(block: Block, weights: Mapping[str, Tensor], *, use_plain: bool) -> Iterator[None]:
+    """The state in which the backward pass computes a block again: the forward pass's cast weights and formulas."""
+    owners = {name: block.get_submodule(name.rpartition(".")[0])._parameters for name in weights}
+    before = {name: owners[name][name.rpartition(".")[2]] for name in weights}
+    try:
+        for name, tensor in weights.items():
+            owners[name][name.rpartition(".")[2]] = tensor  # type: ignore[assignment]
+        with plain(use_plain):
+            yield
+    finally:
+        for name, parameter in before.items():
+            owners[name][name.rpartition(".")[2]] = parameter
 
 
 def _shard(objective: nn.Module, blocks: list[Block], dtype: torch.dtype) -> None:
