@@ -50,8 +50,8 @@ def count(
 
 def read_model(model: str, changes: list[str], vocabulary: int | None = None) -> tuple[ModelConfig, str]:
     """The config of a preset, recipe or stored model with key=value changes, and a sentence about assumptions."""
-    from chumoku.config import override
     from chumoku.errors import UsageError
+    from chumoku.training.recipe import apply_changes
 
     for word in changes:
         if "=" in word and not word.startswith("model."):
@@ -61,7 +61,7 @@ def read_model(model: str, changes: list[str], vocabulary: int | None = None) ->
     tables = read_model_tables(model)
     if tables is None:
         return config_of_stored(model, changes, vocabulary), ""
-    tables = override(tables, changes)
+    tables = apply_changes(tables, changes)
     if not isinstance(tables.get("model"), dict):
         raise UsageError(f"{model} has no [model] table, so there is nothing to count.")
     return config_of_recipe(model, tables, vocabulary)

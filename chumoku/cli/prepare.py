@@ -66,12 +66,11 @@ def _text(
 ) -> tuple[dict[str, Any], list[str]]:
     from chumoku.data.corpus import Corpus
     from chumoku.data.shards import prepare_text
-    from chumoku.data.tokenizer_cache import prepare_tokenizer
-    from chumoku.text import load
+    from chumoku.data.tokenizer_cache import keep_tokenizer, prepare_tokenizer
 
     corpus = Corpus(files, documents=documents, field=field)  # type: ignore[arg-type]
     if path is not None:
-        tokenizer = load(path)
+        tokenizer = keep_tokenizer(path, out / "tokenizer")
     else:
         tokenizer = prepare_tokenizer(
             corpus.documents(),
@@ -112,8 +111,7 @@ def _pairs(
     from chumoku.data.prepared import open_pairs, prepare_pairs
     from chumoku.data.split import check_share, split_pairs
     from chumoku.data.text_files import find_files
-    from chumoku.data.tokenizer_cache import prepare_tokenizer
-    from chumoku.text import load
+    from chumoku.data.tokenizer_cache import keep_tokenizer, prepare_tokenizer
 
     check_share(validation)
     cleaning = Cleaning(languages=split_in_two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
@@ -126,7 +124,7 @@ def _pairs(
             yield from pairs[index]
 
     if path is not None:
-        tokenizer = load(path)
+        tokenizer = keep_tokenizer(path, out / "tokenizer")
     else:
         read_as = {"columns": columns, "cleaning": asdict(cleaning), "validation": validation}
         settings: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary, "progress": progress}

@@ -38,6 +38,17 @@ def prepare_tokenizer(
     return _load_verified(folder)
 
 
+def keep_tokenizer(path: Path, folder: Path) -> Tokenizer:
+    """Load the tokenizer at `path` and save it in `folder`, so that the folder has all that training needs."""
+    tokenizer = load(path)
+    inputs = {"fingerprint": tokenizer.fingerprint}
+    if not is_up_to_date(folder, inputs):
+        with replace_folder(folder) as working:
+            tokenizer.save(working / "tokenizer.json")
+            write_manifest(working, inputs, fingerprint=tokenizer.fingerprint)
+    return _load_verified(folder)
+
+
 def _load_verified(folder: Path) -> Tokenizer:
     """The tokenizer of a prepared folder, after checking its fingerprint."""
     path, expected = folder / "tokenizer.json", read_manifest(folder).get("fingerprint")

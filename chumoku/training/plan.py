@@ -46,12 +46,11 @@ PAIR_LENGTH = 24  # assumed tokens per sentence
 
 def plan(recipe: Recipe) -> dict[str, Any]:
     """The size, memory, disk space and time of a run, by name."""
-    files = [
-        path
-        for files in (recipe.data.files, recipe.data.validation_files)
-        if files
-        for path in find_files(as_list(files))
-    ]
+    names = [*as_list(recipe.data.files), *as_list(recipe.data.validation_files)]
+    if recipe.data.prepared:
+        files = sorted(Path(recipe.data.prepared).glob("*/*.tokens"))
+    else:
+        files = find_files(names) if names else []
     sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
     rows, length = _shape(recipe, config)

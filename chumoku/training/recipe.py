@@ -34,6 +34,7 @@ from chumoku.safe_files import read_json
 from chumoku.training.default_learning_rate import default_learning_rate
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
+    FIXED_BY_PREPARE,
     AdapterSettings,
     DataSettings,
     OptimizerSettings,
@@ -119,7 +120,28 @@ class Recipe:
 
 def load_recipe(path: Path | str, changes: Sequence[str] = ()) -> Recipe:
     """Read a recipe file, a run's folder, or a built-in recipe by name; `changes` are key=value overrides."""
-    return read_recipe(override(read_tables(path), changes))
+    return read_recipe(apply_changes(read_tables(path), changes))
+
+
+def apply_changes(tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The tables with key=value overrides.
+
+    model.init brings a config and a tokenizer, so it replaces the recipe's [model] and [tokenizer]; data.prepared
+    brings tokens and a tokenizer, so it replaces the recipe's files and [tokenizer].
+    """
+    keys = {change.partition("=")[0].strip() for change in changes}
+    kept = dict(tables)
+    if "model.init" in keys and not _has(kept, "model", "init"):
+        kept = {name: table for name, table in kept.items() if name not in ("model", "tokenizer")}
+    if "data.prepared" in keys and isinstance(kept.get("data"), Mapping) and not _has(kept, "data", "prepared"):
+        replaced = ("files", "validation_share", *FIXED_BY_PREPARE)
+        kept["data"] = {key: value for key, value in kept["data"].items() if key not in replaced}
+        kept.pop("tokenizer", None)
+    return override(kept, changes)
+
+
+def _has(tables: Mapping[str, Any], table: str, key: str) -> bool:
+    return isinstance(tables.get(table), Mapping) and key in tables[table]
 
 
 def read_tables(path: Path | str) -> dict[str, Any]:
@@ -156,7 +178,7 @@ def renamed_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_recipe(values: Mapping[str, Any]) -> Recipe:
     """A recipe from nested mappings; one ConfigError reports all problems."""
-    values = _with_lists(values)
+    values = _with_prepared_tokenizer(_with_lists(values))
     problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
@@ -177,6 +199,15 @@ def _with_lists(values: Mapping[str, Any]) -> Mapping[str, Any]:
     lists = {key: data[key] for key in COMMA_LISTS if isinstance(data.get(key), str) and "," in data[key]}
     split = {key: [parse_value(part) for part in text.split(",")] for key, text in lists.items()}
     return {**values, "data": {**data, **split}}
+
+
+def _with_prepared_tokenizer(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tables with tokenizer.file set to that of data.prepared, unless model.init brings another."""
+    if not _has(values, "data", "prepared") or values["data"]["prepared"] is None or _has(values, "model", "init"):
+        return values
+    file = str(Path(str(values["data"]["prepared"])) / "tokenizer" / "tokenizer.json")
+    tokenizer = values.get("tokenizer", {})
+    return {**values, "tokenizer": {"file": file, **tokenizer}} if isinstance(tokenizer, Mapping) else values
 
 
 def _find_table_problems(values: Mapping[str, Any]) -> Iterator[Problem]:

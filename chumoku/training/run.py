@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from chumoku.config import override, settings_to_dict
+from chumoku.config import settings_to_dict
 from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError, pluralize
 from chumoku.models.count import count
@@ -41,7 +41,7 @@ from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
 from chumoku.training.own_data import UNKNOWN_LENGTH, own_training_data
 from chumoku.training.precision import DTYPES, fast_kernels
-from chumoku.training.recipe import RECIPE_FILE, Recipe, read_recipe, read_tables, renamed_tables
+from chumoku.training.recipe import RECIPE_FILE, Recipe, apply_changes, read_recipe, read_tables, renamed_tables
 from chumoku.training.samples import make_sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Evaluator
@@ -112,7 +112,7 @@ def train(
     if model is not None:
         check_trainable(model.model)
     if not isinstance(recipe, Recipe) or changes or model is not None:
-        recipe = read_recipe(override(_own_tables(recipe, model, own=own), changes))
+        recipe = read_recipe(apply_changes(_own_tables(recipe, model, own=own), changes))
     if recipe.data.kind == "own" and not own:
         raise UsageError("data.kind = 'own' is for batches that are passed to chumoku.train(train_data=…).")
     folder = Path(recipe.train.out)

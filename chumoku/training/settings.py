@@ -17,6 +17,7 @@ Many = Annotated[int, Field(ge=0, le=1 << 40)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Amount = Annotated[float, Field(ge=0.0, le=1e12)]
 Files = str | list[str]
+FIXED_BY_PREPARE = ("validation_files", "columns", "languages", "weights", "both_directions")  # keys of [data]
 
 
 class TokenizerSettings(Settings):
@@ -45,6 +46,7 @@ class DataSettings(Settings):
 
     kind: Literal["text", "pairs", "embedded", "own"] = "text"  # own: batches passed to chumoku.train
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
+    prepared: str | None = None  # text and pairs: a folder that `chumoku prepare` wrote, instead of files
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
     validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1 of a text, 0.01 of pairs
     documents: Literal["blank", "file", "line", "record"] = "blank"  # text: what separates documents
@@ -59,6 +61,7 @@ class DataSettings(Settings):
 
     RULES = (
         Rule(("files", "kind"), lambda c: _files_required(c)),
+        Rule(("prepared", "kind", "validation_share", *FIXED_BY_PREPARE), lambda c: _prepared_alone(c)),
         Rule(("columns",), lambda c: _exactly_two(c.columns)),
         Rule(("languages",), lambda c: _exactly_two(c.languages)),
         Rule(("validation_share", "validation_files"), lambda c: _one_way_to_validate(c)),
@@ -194,9 +197,22 @@ def as_list(files: Files | None) -> list[str]:
 
 
 def _files_required(c: Any) -> str | None:
+    if c.prepared is not None:
+        return "data.prepared already has the tokens; leave this key out." if c.files is not None else None
     if c.kind in ("embedded", "own"):
         return f"data of kind '{c.kind}' needs no files; leave this key out." if c.files is not None else None
     return None if c.files and all(c.files) else "this key is needed: name the training files."
+
+
+def _prepared_alone(c: Any) -> str | None:
+    if c.prepared is None:
+        return None
+    if c.kind not in ("text", "pairs"):
+        return f"this key is for data of kind 'text' or 'pairs', not '{c.kind}'."
+    given = [key for key in FIXED_BY_PREPARE if getattr(c, key)]
+    if c.kind == "pairs" and c.validation_share is not None:
+        given.append("validation_share")
+    return f"`chumoku prepare` has already decided {', '.join(given)}; leave that out." if given else None
 
 
 def _exactly_two(values: list[Any] | None) -> str | None:

@@ -18,7 +18,9 @@ from chumoku.data.split import split_pairs
 from chumoku.data.text_files import find_files
 from chumoku.errors import CorpusError
 from chumoku.models.config import ModelConfig
+from chumoku.text import load
 from chumoku.text.progress import Progress
+from chumoku.training.datasets.prepared_folder import find_prepared_pairs
 from chumoku.training.datasets.training_data import (
     TrainingData,
     hash_tokens,
@@ -51,6 +53,8 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
 
     if init is not None:
         source, target = init.source_tokenizer, init.tokenizer
+    elif data.prepared:
+        source = target = load(str(recipe.tokenizer.file))
     else:
         read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
         read_as["weights"] = data.weights
@@ -66,9 +70,11 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
     own = padded_vocabulary(source.size, recipe) if source is not target else None
     config = recipe.config(padded_vocabulary(target.size, recipe), own)
     reading |= {"target_tokenizer": target, "both_directions": data.both_directions, "progress": progress}
-    prepared = prepare_pairs(
-        as_list(files), source, folder / "pairs", validation=held_out, weights=data.weights, **reading
-    )
+    if data.prepared:
+        prepared = find_prepared_pairs(data.prepared, source, target)
+    else:
+        names = as_list(files)
+        prepared = prepare_pairs(names, source, folder / "pairs", validation=held_out, weights=data.weights, **reading)
     validation_folder, part = prepared, "validation"
     if validation_files is not None:
         names, part = as_list(validation_files), "train"

@@ -8,8 +8,9 @@ from typing import Any
 from chumoku.data.batches import Batches, MaskedBatches, WindowBatches
 from chumoku.data.corpus import Corpus
 from chumoku.data.shards import Shards, prepare_text
-from chumoku.text import Tokenizer
+from chumoku.text import Tokenizer, load
 from chumoku.text.progress import Progress
+from chumoku.training.datasets.prepared_folder import open_prepared_text
 from chumoku.training.datasets.training_data import (
     TrainingData,
     hash_tokens,
@@ -25,16 +26,21 @@ DECODED_TOKENS = 1 << 20  # tokens decoded to measure the bytes per token
 
 def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> TrainingData:
     data, train = recipe.data, recipe.train
-    corpus = _open_corpus(data, data.files)
+    corpus = None if data.prepared else _open_corpus(data, data.files)
     if init is not None:
         tokenizer = init.tokenizer
+    elif corpus is None:
+        tokenizer = load(str(recipe.tokenizer.file))
     else:
         read_as = {"documents": data.documents, "field": data.field}
         tokenizer = load_or_train_tokenizer(
             recipe, corpus.documents, corpus.files, folder, read_as=read_as, progress=progress
         )
     config = recipe.config(padded_vocabulary(tokenizer.size, recipe))
-    shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
+    if corpus is None:
+        shards = open_prepared_text(str(data.prepared), tokenizer)
+    else:
+        shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
     validation_shards, start = shards, 1 - data.held_out
     if data.validation_files:
         corpus, start = _open_corpus(data, data.validation_files), 0.0
