@@ -25,6 +25,7 @@ _HOME = {
     "TrainEvent": "chumoku.training.loop",
     "TrainResult": "chumoku.training.run",
     "convert": "chumoku.weights.convert",
+    "push": "chumoku.weights.push",
     "train": "chumoku.training.run",
     "plain": "chumoku.nn.plain",
     "record": "chumoku.nn.tap",
@@ -58,6 +59,7 @@ __all__ = [
     "patch",
     "plain",
     "preset",
+    "push",
     "record",
     "save",
     "train",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from chumoku.training.loop import TrainEvent
     from chumoku.training.run import TrainResult, train
     from chumoku.weights.convert import convert
+    from chumoku.weights.push import push
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from chumoku.data.batches import Share
 from chumoku.errors import CorpusError, UsageError
 from chumoku.models.precision import to_precision
 from chumoku.text import Tokenizer, train
+from chumoku.training.callbacks import log_metrics
 from chumoku.training.loop import TrainEvent
 from chumoku.training.own_data import OwnBatches
 from chumoku.weights.bundle_weights import tensors_of
@@ -170,3 +171,23 @@ def test_wrong_parts_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
         chumoku.train(
             {"model": {"preset": "tiny-decoder"}, "data": {"kind": "own"}, "train": {"out": str(tmp_path / "none")}}
         )
+
+
+def test_metrics_go_to_a_tracker(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    events: list[TrainEvent] = []
+    logged: list[tuple[int, dict[str, float]]] = []
+    model = pipeline_of("decoder", tokenizer)
+    batches = batches_for("decoder", tokenizer.size, 3)
+
+    def write(metrics: dict[str, float], step: int | None = None) -> None:  # as in MLflow; in W&B, `data` and `step`
+        assert step is not None
+        logged.append((step, metrics))
+
+    run(tmp_path / "run", model, batches, batches[:1], callbacks=[log_metrics(write, every=2), events.append])
+    losses = {event.step: event.loss for event in events if event.validation_loss is None}
+    validated = {event.step: event.validation_loss for event in events if event.validation_loss is not None}
+    assert {step: values["loss"] for step, values in logged if "loss" in values} == {
+        step: loss for step, loss in losses.items() if step % 2 == 0
+    }
+    assert {step: values["validation_loss"] for step, values in logged if "validation_loss" in values} == validated
+    assert validated

@@ -22,6 +22,7 @@ from chumoku.cli import (
     lab,
     look,
     prepare,
+    push,
     serve,
     tokenize,
     train,
@@ -47,6 +48,7 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(embed.embed)
 app.command()(convert.convert)
+app.command()(push.push)
 app.command()(families.families)
 app.command()(doctor.doctor)
 app.command()(look.look)

@@ -53,7 +53,7 @@ def download(name: str) -> Path:
 
 
 def _snapshot(address: Address) -> Path:
-    hub = _import_hub()
+    hub = import_hub()
     options: dict[str, Any] = {
         "revision": address.revision,
         "allow_patterns": [address.file] if address.file else list(DOWNLOAD_PATTERNS),
@@ -93,7 +93,7 @@ def check_hash(file: Path) -> None:
         raise DamagedError(f"{file} is damaged: its hash is wrong. Delete {blob} and download the model again.")
 
 
-def _import_hub() -> Any:
+def import_hub() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
