@@ -23,6 +23,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bundles import make_bundle
+from chats import chat_model, chat_recipe, write_chats
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
@@ -102,6 +103,17 @@ class Subjects:
 
     def translator(self, **model: Any) -> Subject:
         return self.subject("encoder-decoder", **model)
+
+    def chat(self) -> Subject:
+        """A new model with conversations."""
+        if "chat" not in self._bases:
+            sizes = {key: SIZES[key] for key in ("width", "heads", "feedforward_width")}
+            model, file = chat_model(self.folder / "chat-model", **sizes), write_chats(self.folder / "chats.jsonl", 61)
+            recipe = read_recipe(chat_recipe(model, file, self.folder / "chat-run"))
+            self._bases["chat"] = subject_from_recipe(recipe, self.folder / "chat-corpus", lambda sentence: None)
+        base = self._bases["chat"]
+        assert base.model is not None
+        return replace(base, model=build(base.model.config, seed=5))
 
     def corpus(self) -> Subject:
         """Pairs without a model."""
@@ -428,6 +440,26 @@ def ignore_labels(kind: str, which: Callable[[Tensor], Tensor]) -> Plant:
     return change_batches(kind, change)
 
 
+def change_chats(change: Callable[[Batch, Tensor], Tensor]) -> Plant:
+    """Conversations with the labels that `change` makes of a batch and the next tokens."""
+
+    def modify(batch: Batch) -> Batch:
+        following = torch.roll(batch["tokens"], -1, 1)
+        ends = batch["documents"] != torch.roll(batch["documents"], -1, 1)
+        return {**batch, "labels": change(batch, following.masked_fill(ends, IGNORE))}
+
+    return lambda subjects, patch: modify_batches(subjects.chat(), modify)
+
+
+chat_prompts_are_learned = change_chats(lambda batch, following: following)
+chat_questions_are_learned = change_chats(
+    lambda batch, following: following.masked_fill(batch["labels"] != IGNORE, IGNORE)
+)
+chat_labels_begin_a_token_late = change_chats(
+    lambda batch, following: batch["labels"].masked_fill(torch.roll(batch["labels"] == IGNORE, 1, 1), IGNORE)
+)
+
+
 def every_other(numbers: Tensor) -> Tensor:
     return (torch.arange(numbers.shape[1]) % 2 == 0).expand_as(numbers)
 
@@ -714,6 +746,9 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "half of the rows ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
     "labels inside targets ignored": PlantedBug("labels", ignore_labels("encoder-decoder", every_other)),
     "half of the hidden tokens ignored": PlantedBug("labels", ignore_labels("encoder", lambda numbers: numbers < 0.5)),
+    "prompts of a chat are learned": PlantedBug("chat", chat_prompts_are_learned),
+    "questions of a chat are learned": PlantedBug("chat", chat_questions_are_learned),
+    "labels of a chat begin a token late": PlantedBug("chat", chat_labels_begin_a_token_late),
     "the same batch always": PlantedBug("batches", same_batch_always),
     "sources cut to two tokens": PlantedBug("batches", sources_cut),
     "optimizer without feed-forwards": PlantedBug("optimizer", optimizer_without_feedforwards),
@@ -830,6 +865,11 @@ def fresh(kind: str, **model: Any) -> Callable[[Subjects], Any]:
     return make_subject
 
 
+@contextmanager
+def fresh_chat(subjects: Subjects) -> Iterator[Subject]:
+    yield subjects.chat()
+
+
 DROPOUT = {"embedding": 0.1, "attention": 0.2, "sublayer": 0.1}
 PAPER = {"position": "sinusoidal", "placement": "post", "scale_embedding": True, "share_embeddings": True}
 GEMMA = {
@@ -870,6 +910,7 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "wordpiece tokenizer": corpus_with(lambda number, line: f"naïve — {line}", "wordpiece"),
     "word tokenizer": corpus_with(lambda number, line: line, "word"),
     "character tokenizer, Japanese": corpus_with(lambda number, line: f"ﾊﾝｶｸ、が　{number} {line}", "character"),
+    "conversations": fresh_chat,
     "trained decoder": trained("decoder"),
     "trained encoder": trained("encoder"),
     "trained translator": trained("encoder-decoder"),

@@ -22,7 +22,8 @@ FILE_NAME = "manifest.json"
 VERSION = 1
 MAX_BYTES = 1 << 28
 # The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
-OURS = re.compile(r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)")
+PARTS = "source|target|conversations|learned"
+OURS = re.compile(rf"manifest\.json|tokenizer\.json|(shard-\d{{5}}|(train|validation)-({PARTS}))\.(tokens|ends)")
 
 
 class UnreadableManifestError(CorpusError):

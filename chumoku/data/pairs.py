@@ -1,10 +1,11 @@
-"""Sentence pairs: TSV, two aligned files, JSONL or Parquet → cleaned pairs.
+"""Sentence pairs: TSV, CSV, two aligned files, JSONL or Parquet → cleaned pairs.
 
 The report counts each reason for dropping a pair, with examples, their files and lines.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import itertools
 import re
@@ -45,7 +46,7 @@ class LocatedPair(NamedTuple):
 
 
 PROGRESS_EVERY = 1 << 10  # pairs
-TABLE_SUFFIXES = (".tsv", ".jsonl", ".ndjson", ".parquet", ".zip")
+TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet", ".zip")
 # The letters of each language.
 SCRIPTS = {
     "ja": re.compile(r"[\u3040-\u30ff\u3400-\u9fff々〆]"),
@@ -65,7 +66,7 @@ def read_pairs(
 ) -> tuple[list[Pair], Report]:
     """The cleaned pairs of these files, and a report. Two plain text files are read as source and target line by line.
 
-    columns   source and target: indices in TSV, names in JSONL and Parquet
+    columns   source and target: indices in TSV, names in JSONL and Parquet, either in CSV, which has a header
     """
     report = Report()
     cleaning = Cleaning() if cleaning is None else cleaning
@@ -76,7 +77,7 @@ def read_pairs(
     report.files = [str(path) for path in paths]
     pairs: list[Pair] = []
     pair_hashes: set[bytes] = set()
-    for file, line, pair, problem in _read_located(paths, columns, report):
+    for file, line, pair, problem in read_located(paths, columns, report):
         report.read += 1
         if report.read % PROGRESS_EVERY == 0:
             progress("reading", report.read, unit="pairs")
@@ -121,7 +122,8 @@ def is_in_script(text: str, language: str) -> bool:
     return letters == 0 or len(SCRIPTS[language].findall(text)) >= letters / 3
 
 
-def _read_located(paths: list[Path], columns: tuple[str | int, str | int], report: Report) -> Iterator[LocatedPair]:
+def read_located(paths: list[Path], columns: tuple[str | int, str | int], report: Report) -> Iterator[LocatedPair]:
+    """The pairs of these files as they are, with their lines; `columns` as in `read_pairs`."""
     if len(paths) == 2 and not any(inner_suffix(path) in TABLE_SUFFIXES for path in paths):
         yield from _two_files(*paths)
         return
@@ -131,6 +133,8 @@ def _read_located(paths: list[Path], columns: tuple[str | int, str | int], repor
                 yield from _parquet(path, name, stream, columns)
             elif suffix in (".jsonl", ".ndjson"):
                 yield from _json(name, stream, columns, report)
+            elif suffix == ".csv":
+                yield from _csv(name, stream, columns)
             else:
                 yield from _tsv(name, stream, columns)
 
@@ -168,6 +172,37 @@ def _tsv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) ->
             problem = "missing column"
         pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
         yield LocatedPair(name, number, pair, problem)
+
+
+def _csv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) -> Iterator[LocatedPair]:
+    problems: list[str] = []  # of the lines of this row
+
+    def lines() -> Iterator[str]:
+        for _, text, problem in read_lines(stream):
+            problems.extend([problem] if problem else [])
+            yield f"{text}\n"
+
+    rows = csv.reader(lines(), strict=True)  # a field, also one with an open quote, has at most 128 KiB
+    try:
+        header = next(rows, [])
+        places = [_find_in_header(name, column, header) for column in columns]
+        for cells in filter(None, rows):
+            missing = "missing column" if max(places) >= len(cells) else None
+            pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
+            yield LocatedPair(name, rows.line_num, pair, problems[0] if problems else missing)
+            problems.clear()
+    except csv.Error as error:
+        raise CorpusError(f"{name}:{rows.line_num} is not valid CSV: {error}. Check the quotes around it.") from error
+
+
+def _find_in_header(name: str, column: str | int, header: list[str]) -> int:
+    if column in header:
+        return header.index(str(column))
+    place = _column_index(name, column) if isinstance(column, int) or column.isdecimal() else len(header)
+    if place >= len(header):
+        names = ", ".join(cell[:40] for cell in header[:20]) or "none"
+        raise CorpusError(f"{name} has no column '{column}'; its first line names {names}. Choose other columns.")
+    return place
 
 
 def _column_index(name: str, column: str | int) -> int:

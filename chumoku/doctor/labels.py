@@ -2,7 +2,7 @@
 
 next token      labels[t] = tokens[t + 1]
 translation     labels[t] = target[t + 1]; the first target is the begin token, the last label the end token
-both            every token has a label, except the last of each document
+both            every token has a label, except the last of each document and the prompts of a chat
 masked token    labels only at masked positions: 8 of 10 of them are <mask>, and almost none elsewhere
 """
 
@@ -60,7 +60,7 @@ def check_next_token(batches: list[Batch], subject: Subject, where: str) -> Iter
     elif "target" in batches[0]:
         yield from check_begin_and_end(batches, subject, where)
         yield from find_unlabeled([label_cells(batch) for batch in batches], where)
-    else:
+    elif not subject.chat:  # the check of chats tests which tokens of a conversation have labels
         yield from find_unlabeled([(batch["labels"] != IGNORE, document_ends(batch)) for batch in batches], where)
 
 

@@ -20,16 +20,22 @@ import torch
 from chumoku import pipeline
 from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
+from chumoku.data.chat_batches import ChatBatches
+from chumoku.data.conversations import read_conversations
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
 from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Pair, read_pairs
 from chumoku.data.prepared import Pairs
+from chumoku.data.prepared_chat import ChatSamples
+from chumoku.data.report import Report
+from chumoku.data.text_files import find_files
 from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.pretrained import installed_models
 from chumoku.text import Tokenizer
 from chumoku.training.datasets import TrainingData, prepare
+from chumoku.training.datasets.chat import columns_of
 from chumoku.training.outputs import create_result
 from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
 from chumoku.training.settings import TrainSettings, as_list
@@ -120,6 +126,8 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
     for name, batches in (("", train), ("validation_", data.validation)):
         if isinstance(batches, PairBatches):
             texts[f"{name}pairs"] = decode_pairs(batches.pairs, data, max_tokens)
+        elif isinstance(batches, ChatBatches):
+            texts[f"{name}texts"] = decode_answers(batches.conversations, data.tokenizer, max_tokens)
         else:
             texts[f"{name}texts"] = decode_lines(batches, data.tokenizer, max_tokens)
     return Subject(
@@ -128,6 +136,7 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
         data.source_tokenizer,
         train,
         data.validation,
+        chat=isinstance(train, ChatBatches),
         dropped={} if folder is None else read_dropped(folder / "data"),
         **texts,
     )
@@ -140,6 +149,10 @@ def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subjec
         corpus = Corpus(as_list(data.files), documents=data.documents, field=data.field)
         lines = (line for document in corpus.documents() for line in document.splitlines())
         return replace(subject, originals={names[0]: list(islice(lines, ORIGINAL_LINES))})
+    if data.kind == "chat":
+        found = read_conversations(find_files(as_list(data.files)), columns_of(data), Report())
+        contents = (message["content"] for one in found for message in one.messages)
+        return replace(subject, originals={names[0]: list(islice(contents, ORIGINAL_LINES))})
     files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else as_list(data.files)
     columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
     pairs, _ = read_pairs(files, columns=columns)
@@ -156,6 +169,14 @@ def decode_pairs(pairs: Pairs, data: TrainingData, max_tokens: int) -> list[Pair
         for side, tokenizer in ((pairs.source, data.source_tokenizer), (pairs.target, data.tokenizer))
     ]
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
+
+
+def decode_answers(conversations: ChatSamples, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
+    """The lines of the assistant's messages."""
+    count = int(np.searchsorted(conversations.tokens.ends, max_tokens, side="right"))
+    samples = (conversations[index] for index in range(count))
+    answers = tokenizer.decode_batch([sample.tokens[sample.learned].tolist() for sample in samples])
+    return [line for answer in answers for line in answer.splitlines()]
 
 
 def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
@@ -181,8 +202,8 @@ def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> lis
 
 def read_dropped(folder: Path) -> Mapping[str, int]:
     """How many lines cleaning removed when the corpus was prepared, by reason."""
-    place = folder / "pairs"
-    if not place.is_dir():
+    place = next((place for place in (folder / "pairs", folder / "chat") if place.is_dir()), None)
+    if place is None:
         return {}
     report = read_manifest(place).get("report", {})
     return dict(report.get("dropped", {}))

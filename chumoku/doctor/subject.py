@@ -37,6 +37,7 @@ class Subject:
     damage: str | None = None  # why the folder could not be opened
     recipe: Recipe | None = None
     objective: Objective | None = None  # the training objective, if it is not the default
+    chat: bool = False  # whether the corpus is conversations, of which only answers have labels
 
     def require_model(self) -> Model:
         if self.model is None:

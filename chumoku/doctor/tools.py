@@ -177,10 +177,14 @@ def join_names(names: list[str]) -> str:
 
 
 def crop(batch: Batch, rows: int, length: int) -> Batch:
-    """The rows with the most labels, cropped to `length`."""
-    labeled = (batch["labels"][:, :length] != IGNORE).sum(1)
-    best = labeled.argsort(descending=True, stable=True)[:rows]
-    return {name: table[best][:, :length].clone() for name, table in batch.items()}
+    """The rows with the most labels, cropped to `length`: their start, or the part from the first label on."""
+    has_label = batch["labels"] != IGNORE
+    start = 0
+    if not has_label[:, :length].any() and has_label.any():
+        start = min(int(has_label.any(0).nonzero()[0]), has_label.shape[1] - length)
+    part = slice(start, start + length)
+    best = has_label[:, part].sum(1).argsort(descending=True, stable=True)[:rows]
+    return {name: table[best][:, part].clone() for name, table in batch.items()}
 
 
 def random_batch(model: Model, rows: int, length: int) -> Batch:

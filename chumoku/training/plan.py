@@ -28,6 +28,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
+from chumoku.training.datasets.chat import first_sample
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.log import measure_matmul_flops, synchronize
 from chumoku.training.objectives import Objective
@@ -37,6 +38,7 @@ from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
 from chumoku.training.settings import TrainSettings, as_list
 from chumoku.training.vocabulary import vocabulary_sizes
+from chumoku.weights.open_model import load
 
 TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
 TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
@@ -81,11 +83,19 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "seconds": round(recipe.train.steps * step_seconds),
         "out": recipe.train.out,
         "out_exists": (Path(recipe.train.out) / "checkpoints").is_dir(),
+        "sample": _sample(recipe),
     }
 
 
+def _sample(recipe: Recipe) -> str | None:
+    """A conversation as the model gets it, with the learned part marked; None for other kinds of data."""
+    if recipe.data.kind != "chat":
+        return None
+    return first_sample(recipe, None if recipe.init is None else load(recipe.init))
+
+
 def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
-    if recipe.data.kind == "text":
+    if recipe.data.kind in ("text", "chat"):
         return recipe.train.batch_size, recipe.train.sequence_length or config.context
     length = min(PAIR_LENGTH, recipe.train.batch_tokens)
     return recipe.train.batch_tokens // length, length
@@ -174,7 +184,8 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
         f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}.\n"
-        "Nothing was trained."
+        + (f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}\n" if found["sample"] else "")
+        + "Nothing was trained."
     )
 
 

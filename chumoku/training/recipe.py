@@ -48,6 +48,11 @@ PLACEHOLDER = 1 << 13  # vocabulary size until the tokenizer exists
 RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be comma-separated text
 KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that are allowed together with init
+DATA_KINDS = {  # by the kind of model
+    "decoder": ("text", "chat", "own"),
+    "encoder": ("text", "own"),
+    "encoder-decoder": ("pairs", "embedded", "own"),
+}
 
 
 TABLES: dict[str, type[Settings]] = {
@@ -267,8 +272,8 @@ def config_from_init(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
 def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     """Conflicts between tables."""
     config, data, train = recipe.config(), recipe.data, recipe.train
-    if data.kind != "own" and (config.kind == "encoder-decoder") == (data.kind == "text"):
-        fits = "pairs or embedded" if data.kind == "text" else "text"
+    if data.kind not in DATA_KINDS[config.kind]:
+        fits = " or ".join(DATA_KINDS[config.kind][:-1])
         yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
     if config.head_kind == "vector" and recipe.init is not None:
         yield Problem(
@@ -295,7 +300,7 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
             "train.sequence_length", f"{train.sequence_length} is longer than model.context = {config.context}."
         )
     if train.packing and config.kind != "encoder-decoder":
-        yield Problem("train.packing", "this key is for pairs; windows of a text have no padding.")
+        yield Problem("train.packing", "this key is for pairs; texts and conversations are packed anyway.")
     elif train.packing and (config.position in SCORE_POSITIONS or config.attention_window or config.experts):
         sentence = "packing works with sinusoidal, learned, rotary or no positions, without a window and experts."
         yield Problem("train.packing", sentence)

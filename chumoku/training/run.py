@@ -188,6 +188,8 @@ def _train(
     if not world.main and recipe.data.kind != "own":
         data = prepare(recipe, init)
     check_batch_share(data, world)
+    for line in data.notes:
+        log.info(line)
     run = build_run(recipe, data, world, log, checkpoints, init, examine if world.main and not resume else None)
     run.callbacks = parts.callbacks
     if world.main:

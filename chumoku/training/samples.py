@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 
 from chumoku.data.batches import IGNORE, PairBatches
+from chumoku.data.chat_batches import ChatBatches
+from chumoku.data.prepared_chat import ChatSamples
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import hypotheses
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
@@ -48,14 +50,25 @@ def _translations(model: EncoderDecoderModel, data: TrainingData, count: int) ->
 
 
 def _continuations(model: DecoderModel, data: TrainingData, count: int) -> list[str]:
-    rows = data.validation.batch(0, 0)["tokens"][:count, :PROMPT].tolist()
-    end = data.tokenizer.roles.end
-    outputs = generate(model, rows, max_new_tokens=NEW, temperature=0.8, top_p=0.95, end=end)
+    if isinstance(data.validation, ChatBatches):
+        rows, ends = _questions(data.validation.conversations, count)
+        outputs = generate(model, rows, max_new_tokens=NEW, temperature=0.0, end=ends)
+    else:
+        rows = data.validation.batch(0, 0)["tokens"][:count, :PROMPT].tolist()
+        outputs = generate(model, rows, max_new_tokens=NEW, temperature=0.8, top_p=0.95, end=data.tokenizer.roles.end)
 
     def words(ids: list[int]) -> str:
         return _flat(data.tokenizer.decode([number for number in ids if number < data.tokenizer.size]))
 
     return [f"  {words(row)} ▸ {words(new)}" for row, new in zip(rows, outputs, strict=True)]
+
+
+def _questions(conversations: ChatSamples, count: int) -> tuple[list[list[int]], list[int]]:
+    """The first conversations up to the first answer, and the tokens that end an answer."""
+    samples = [conversations[index] for index in range(min(count, len(conversations)))]
+    return [tokens[: int(learned.argmax())].tolist() for tokens, learned in samples], [
+        int(s.tokens[-1]) for s in samples
+    ]
 
 
 @torch.no_grad()

@@ -1,0 +1,108 @@
+"""Conversations: JSONL records of messages, or tables with a question and an answer → messages of a chat.
+
+    {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}], "tools": [ … ]}
+
+This is OpenAI's form. `tools` and tool calls are optional. `"weight": 0` in a message of the assistant means that it is
+not learned. Text parts ({"type": "text", "text": "…"}) are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chumoku.data.corpus import field_names, json_lines
+from chumoku.data.pairs import read_located
+from chumoku.data.report import Report
+from chumoku.data.text_files import inner_suffix, open_members
+from chumoku.errors import CorpusError
+from chumoku.text.chat_template import ROLES
+
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+Messages = list[dict[str, Any]]
+Columns = tuple[str | int, str | int] | None
+
+
+class Conversation(NamedTuple):
+    file: str
+    line: int
+    messages: Messages
+    tools: list[dict[str, Any]] | None = None
+    problem: str | None = None  # the reason for dropping it
+
+    @property
+    def text(self) -> str:
+        """The messages as one line, for reports."""
+        return " ⇥ ".join(str(message.get("content")) for message in self.messages if isinstance(message, dict))
+
+
+def read_conversations(paths: Sequence[Path], columns: Columns, report: Report) -> Iterator[Conversation]:
+    """The conversations of these files.
+
+    columns   question and answer: indices in TSV, names in JSONL and Parquet, either in CSV. None: JSONL records have
+              messages, and other tables the question in column 0 and the answer in column 1.
+    """
+    records = [path for path in paths if columns is None and inner_suffix(path) in JSON_SUFFIXES]
+    for path in records:
+        for name, _, stream in open_members(path):
+            for number, record in json_lines(name, stream, report):
+                if number == 1 and "messages" not in record:
+                    raise CorpusError(
+                        f"{name}:1 has no field 'messages'; its fields are {field_names(record)}. Name the columns of "
+                        "the question and the answer with data.columns."
+                    )
+                yield parse_conversation(name, number, record)
+    tables = [path for path in paths if path not in records]
+    if not tables:
+        return
+    for file, line, pair, problem in read_located(tables, columns or (0, 1), report):
+        messages = [{"role": "user", "content": pair.source}, {"role": "assistant", "content": pair.target}]
+        yield Conversation(file, line, messages, None, problem or find_problem(messages))
+
+
+def parse_conversation(file: str, line: int, record: dict[str, Any]) -> Conversation:
+    """The conversation of a JSONL record."""
+    messages, tools = parse_messages(record.get("messages")), record.get("tools") or None
+    if messages is None or not are_tools(tools):
+        return Conversation(file, line, [], None, "invalid messages")
+    return Conversation(file, line, messages, tools, find_problem(messages))
+
+
+def are_tools(tools: Any) -> bool:
+    """Whether this is a list of objects, or None."""
+    return tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))
+
+
+def parse_messages(value: Any) -> Messages | None:
+    """Messages with their content as one string, or None if this is not a list of messages."""
+    if not isinstance(value, list) or not value:
+        return None
+    messages = [_parse_message(message) for message in value]
+    return None if None in messages else messages  # type: ignore[return-value]
+
+
+def _parse_message(message: Any) -> dict[str, Any] | None:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        return None
+    content = message.get("content")
+    if isinstance(content, list):
+        texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+        content = "".join(texts) if all(isinstance(text, str) for text in texts) else 0  # type: ignore[arg-type]
+    if content is None and message.get("tool_calls"):
+        content = ""
+    return {**message, "content": content} if isinstance(content, str) else None
+
+
+def find_problem(messages: Messages) -> str | None:
+    """The reason for dropping a conversation, or None."""
+    if not any(map(is_learned, messages)):
+        return "no answer"
+    if not all(message["content"].strip() or message.get("tool_calls") for message in messages):
+        return "empty"
+    return None
+
+
+def is_learned(message: dict[str, Any]) -> bool:
+    """Whether this is a message of the assistant whose weight is not 0."""
+    return bool(message["role"] == "assistant" and message.get("weight") != 0)

@@ -1,0 +1,162 @@
+"""Conversations → token ids and learned marks on disk: read, split and encoded once, then memory-mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chumoku.data.chat_samples import ChatSample, ConversationEncoder
+from chumoku.data.conversations import Columns, Conversation, read_conversations
+from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, write_manifest
+from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, dtype_for
+from chumoku.data.report import Report
+from chumoku.data.split import check_share
+from chumoku.data.text_files import compute_fingerprints, find_files, refuse_if_changed
+from chumoku.errors import CorpusError
+from chumoku.text import Tokenizer
+from chumoku.text.chat_template import template_settings
+from chumoku.text.progress import Progress, silent
+
+MARKS = np.dtype("|u1")  # of the file that says which tokens are learned
+
+
+class ChatSamples:
+    """Encoded conversations: `samples[i]` has their tokens, and which of them are learned."""
+
+    def __init__(self, tokens: RaggedArray, learned: RaggedArray) -> None:
+        self.tokens, self.learned = tokens, learned
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> ChatSample:
+        return ChatSample(self.tokens[index].astype(np.int64), self.learned[index].astype(bool))
+
+
+class Entry(NamedTuple):
+    """The samples of one conversation, and a hash of what the user says, which decides their part."""
+
+    digest: bytes
+    samples: list[ChatSample]
+
+
+def prepare_chat(
+    files: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    folder: Path | str,
+    *,
+    length: int,
+    columns: Columns = None,
+    validation: float = 0.1,
+    progress: Progress = silent,
+) -> Path:
+    """Read, encode and split conversations into `folder`, and return it. Does nothing if no input has changed.
+
+    length       the most tokens of a sample
+    columns      question and answer, as in `read_conversations`
+    validation   the fraction of conversations for validation; those with the same questions stay together
+    """
+    folder, paths = Path(folder), find_files(files)
+    check_share(validation)
+    encoder = ConversationEncoder(tokenizer, length)
+    inputs = {
+        "sources": compute_fingerprints(paths, progress),
+        "tokenizer": tokenizer.fingerprint,
+        "template": template_settings(encoder.template),
+        "columns": columns and list(columns),
+        "length": length,
+        "validation": validation,
+    }
+    if is_up_to_date(folder, inputs):
+        return folder
+    with replace_folder(folder) as working, refuse_if_changed(paths):
+        report = Report(files=[str(path) for path in paths])
+        entries, cut = _encode(paths, columns, encoder, report, progress)
+        validation_places = choose_validation([entry.digest for entry in entries], validation)
+        split: dict[str, list[Entry]] = {"train": [], "validation": []}
+        for place, entry in enumerate(entries):
+            split["validation" if place in validation_places else "train"].append(entry)
+        parts = {name: _write(chosen, working / name, tokenizer) for name, chosen in split.items()}
+        counts = {name: len(chosen) for name, chosen in split.items()}
+        write_manifest(working, inputs, parts=parts, report={**report.as_dict(), "cut": cut, **counts})
+    return folder
+
+
+def open_chat(folder: Path | str, part: str = "train") -> ChatSamples:
+    """The samples of a part, "train" or "validation"."""
+    folder = Path(folder)
+    entries = read_manifest(folder)["parts"][part]
+    return ChatSamples(RaggedArray(folder, entries["conversations"]), RaggedArray(folder, entries["learned"]))
+
+
+def describe_report(folder: Path) -> list[str]:
+    """What was read, cut and dropped when the folder was prepared, as sentences."""
+    found = read_manifest(folder)["report"]
+    kept = f"{found['train']:,} conversations for training and {found['validation']:,} for validation"
+    lines = [f"{kept}, of {found['read']:,} read."]
+    if found["cut"]:
+        lines.append(f"{found['cut']:,} of them were cut: their last turns do not fit train.sequence_length.")
+    lines += [f"{times:,} were dropped: {reason}." for reason, times in found["dropped"].items()]
+    return lines
+
+
+def choose_validation(digests: Sequence[bytes], share: float) -> set[int]:
+    """The places of the validation data; equal hashes stay together, and at least one is chosen if there are two."""
+    if share == 0 or len(set(digests)) < 2:
+        return set()
+    limit = max(int(share * 2**64).to_bytes(8), min(digests))
+    return {place for place, digest in enumerate(digests) if digest <= limit}
+
+
+def _encode(
+    paths: Sequence[Path], columns: Columns, encoder: ConversationEncoder, report: Report, progress: Progress
+) -> tuple[list[Entry], int]:
+    """The encoded conversations, and how many of them were cut."""
+    entries: list[Entry] = []
+    known: set[bytes] = set()
+    cut = 0
+    for one in read_conversations(paths, columns, report):
+        report.read += 1
+        progress("tokenizing", report.read, unit="conversations")
+        key = hash_text(json.dumps([one.messages, one.tools]))
+        problem, detail = one.problem or ("duplicate" if key in known else None), one.text
+        if problem is None:
+            known.add(key)
+            encoded = encoder(one.messages, one.tools)
+            problem, detail = encoded.problem, encoded.detail or one.text
+        if problem is not None:
+            report.drop(problem, one.file, one.line, detail)
+            continue
+        cut += encoded.cut
+        entries.append(Entry(hash_questions(one), encoded.samples))
+    report.kept = len(entries)
+    if not entries:
+        reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"
+        raise CorpusError(f"No usable conversations in {', '.join(report.files[:3])}: {reasons}.")
+    return entries, cut
+
+
+def hash_questions(conversation: Conversation) -> bytes:
+    """A hash of all that the user says, without regard to case and spaces."""
+    said = "\t".join(one["content"] for one in conversation.messages if one["role"] == "user")
+    return hash_text(" ".join(unicodedata.normalize("NFKC", said).casefold().split()))
+
+
+def hash_text(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+
+
+def _write(entries: Sequence[Entry], path: Path, tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+    tokens = RaggedArrayWriter(path.with_name(f"{path.name}-conversations"), dtype_for(tokenizer.size))
+    learned = RaggedArrayWriter(path.with_name(f"{path.name}-learned"), MARKS)
+    with tokens, learned:
+        for sample in (sample for entry in entries for sample in entry.samples):
+            tokens.add(sample.tokens)
+            learned.add(sample.learned)
+        return {"conversations": tokens.close(), "learned": learned.close()}
