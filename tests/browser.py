@@ -1,5 +1,8 @@
 """Headless Chromium for the tests of pages, with a log of everything that went wrong.
 
+Chromium without a window system (chromium-headless-shell) needs a third of the processor time of the whole browser, which
+is used where only that is installed.
+
 Visit.errors             console errors and warnings, script errors, dialogs
 Visit.foreign_requests   requests to any other origin
 """
@@ -30,7 +33,8 @@ FLAGS = (
 
 def find_chromium() -> str:
     """The path of Chromium. Without one the test is skipped, or fails if CHUMOKU_BROWSER=must."""
-    names = (os.environ.get("CHUMOKU_CHROMIUM"), "chromium", "chromium-browser", "google-chrome", "chrome")
+    shells = ("chromium-headless-shell", "chrome-headless-shell")
+    names = (os.environ.get("CHUMOKU_CHROMIUM"), *shells, "chromium", "chromium-browser", "google-chrome", "chrome")
     found = next((place for name in names if name and (place := shutil.which(name))), None)
     if find_spec("playwright") is None or found is None:
         stop = pytest.fail if os.environ.get("CHUMOKU_BROWSER") == "must" else pytest.skip
