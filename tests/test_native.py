@@ -647,7 +647,8 @@ COMPUTED_BY_FAST_ENGINES = {
 }
 COMPUTED_BY_THE_NATIVE_ENGINE = {
     *("position", "attention_window", "no_position_every", "norm", "norm_bias", "norm_unit_offset", "first_norm"),
-    *("placement", "parallel", "query_key_norm", "attention_scale", "score_cap", "logit_cap", "scale_logits"),
+    *("placement", "parallel", "shared_norm", "query_key_norm", "attention_scale", "score_cap", "logit_cap"),
+    "scale_logits",
     *("relative_clip", "relative_buckets", "relative_max_distance", "full_attention_every", "full_attention_first"),
 }
 WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}
