@@ -55,6 +55,10 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen3": {**LLAMA, "head_width": 64, "query_key_norm": "head"},
     "smollm3": {**LLAMA, "no_position_every": 3},
     "phi": {**LLAMA, "rotary": RotarySettings(share=0.75)},
+    "phi-2": {
+        **{"parallel": True, "shared_norm": True, "output_bias": True, "feedforward": "gelu_tanh", "pairing": "half"},
+        "rotary": RotarySettings(share=0.5),
+    },
     "gpt-neox": {"parallel": True, "rotary": RotarySettings(share=0.25), "feedforward": "gelu", "pairing": "half"},
     "gemma2": {
         **{**GEMMA, "head_width": 64, "scale_embedding": True, "full_attention_every": 2},

@@ -104,7 +104,8 @@ class Mirror:
         self.extend(most=1)
 
     def truncate(self) -> None:
-        lengths = [self.random.randint(1, len(row)) for row in self.rows]
+        least = [max(1, min(one, len(row))) for one, row in zip(self.engine.earliest, self.rows, strict=True)]
+        lengths = [self.random.randint(one, len(row)) for one, row in zip(least, self.rows, strict=True)]
         self.engine.truncate(lengths)
         self.rows = [row[:length] for row, length in zip(self.rows, lengths, strict=True)]
         self.counts()

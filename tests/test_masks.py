@@ -25,7 +25,7 @@ def test_causal_and_padding() -> None:
 
 def test_causal_rows_at_different_positions() -> None:
     places = torch.tensor([[0, 1], [2, 3]])
-    seen = masks.causal_at(places, 5)
+    seen = masks.causal_at(places, torch.arange(5))
     assert seen.shape == (2, 1, 2, 5)
     assert masks.format_mask(seen[0]) == "1 0 0 0 0\n1 1 0 0 0"
     assert masks.format_mask(seen[1]) == "1 1 1 0 0\n1 1 1 1 0"

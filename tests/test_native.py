@@ -137,10 +137,10 @@ def test_beams_never_move_a_key() -> None:
     engine.prefill([[1], [1]])
     engine.select_rows([0, 0, 0, 1, 1, 1])
     engine.step(torch.arange(6))
-    before = engine._store[:, :, :, :2].clone()
+    before = [layer[:, :, :2].clone() for layer in engine._store.layers]
     engine.select_rows([2, 2, 0, 4, 3, 4])
     engine.step(torch.arange(6))
-    assert torch.equal(engine._store[:, :, :, :2], before)
+    assert all(map(torch.equal, (layer[:, :, :2] for layer in engine._store.layers), before))
     assert len({source.data_ptr() for source in engine._memory}) == 2, "a source's keys lie there once"
 
 
@@ -647,7 +647,8 @@ COMPUTED_BY_FAST_ENGINES = {
 }
 COMPUTED_BY_THE_NATIVE_ENGINE = {
     *("position", "attention_window", "no_position_every", "norm", "norm_bias", "norm_unit_offset", "first_norm"),
-    *("placement", "parallel", "query_key_norm", "attention_scale", "score_cap", "logit_cap", "scale_logits"),
+    *("placement", "parallel", "shared_norm", "query_key_norm", "attention_scale", "score_cap", "logit_cap"),
+    "scale_logits",
     *("relative_clip", "relative_buckets", "relative_max_distance", "full_attention_every", "full_attention_first"),
 }
 WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}

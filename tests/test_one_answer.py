@@ -160,7 +160,7 @@ IGNORED_FIELDS: list[tuple[str, str, Any]] = [
     *(("gemma3", "layer.feed_norms.output.kind", 0), ("olmo2", "joint_norms", 0), ("ettin", "layer.window", 5)),
     *(("olmo2", "layer.feed_norms.output.kind", 0), ("t5", "scale", 0.125), ("no family", "layer.relative", None)),
     *(("no family", "clip", 3), ("no family", "layer.cross_query_norm.kind", 0), ("no family", "joint_norms", 0)),
-    ("no family", "layer.cross_norms.output.kind", 0),
+    *(("no family", "layer.cross_norms.output.kind", 0), ("phi-2", "layer.feed_norms.input.kind", 0)),
 ]
 
 

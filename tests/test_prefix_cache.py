@@ -156,9 +156,9 @@ def test_clients_share_nothing() -> None:
 
 @pytest.mark.parametrize("broken", ["too long", "another row"])
 def test_broken_caches_are_caught(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(tokens: Any, client: Any, rows: Any) -> Prefix | None:
+    def find(tokens: Any, client: Any, rows: Any, earliest: Any) -> Prefix | None:
         rows = list(rows)
-        found = find_prefix(tokens, client, rows)
+        found = find_prefix(tokens, client, rows, earliest)
         if found is None or broken == "too long":
             return None if found is None else Prefix(found.row, min(len(tokens) - 1, found.length + 1))
         return Prefix(next((row for row, one in enumerate(rows) if len(one.tokens) >= found.length), 0), found.length)

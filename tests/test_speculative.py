@@ -181,8 +181,9 @@ def test_invalid_speculations_are_refused() -> None:
     target, draft, wrong = (TorchEngine(one, rows=1, capacity=9) for one in (model, model, other))
     with pytest.raises(UsageError, match="the draft has 31 tokens, the target 29"):
         speculate(Request([5], 3), target=target, draft=wrong)
-    with pytest.raises(UsageError, match="proposals 1 or more"):
-        speculate(Request([5], 3), target=target, draft=draft, proposals=0)
+    for proposals in (0, 257):
+        with pytest.raises(UsageError, match="proposals 1 to 256"):
+            speculate(Request([5], 3), target=target, draft=draft, proposals=proposals)
     with pytest.raises(UsageError, match=f"Token {VOCABULARY} "):
         speculate(Request([5], 3, end=(VOCABULARY,)), target=target, draft=draft)
     assert list(speculate(Request([5], 0), target=target, draft=draft)) == []

@@ -43,10 +43,16 @@ def count_common(first: Sequence[int], second: Sequence[int], *, end: int | None
     return low
 
 
-def find_prefix(tokens: Sequence[int], key: Hashable, rows: Iterable[CachedRow]) -> Prefix | None:
-    """The row with the longest common beginning, if it is worth a copy; at least one token is left to compute."""
+def find_prefix(
+    tokens: Sequence[int], key: Hashable, rows: Iterable[CachedRow], earliest: Iterable[int]
+) -> Prefix | None:
+    """The row with the longest common beginning, if it is worth a copy; at least one token is left to compute.
+
+    earliest    the fewest tokens to which a copy of each row can be truncated
+    """
     end = len(tokens) - 1
     lengths = [count_common(tokens, row.tokens, end=end) if row.key == key else 0 for row in rows]
+    lengths = [length if length >= least else 0 for length, least in zip(lengths, earliest, strict=True)]
     best = max(range(len(lengths)), key=lengths.__getitem__, default=None)
     return None if best is None or lengths[best] < MIN_COMMON_TOKENS else Prefix(best, lengths[best])
 

@@ -245,8 +245,12 @@ class Scheduler:
         requests = [*self._decoding, *self._prefilling]
         first = len(requests)
         cached = [*(self._cached_row(row, request) for row, request in enumerate(requests)), *self._kept]
-        found = {request: find_prefix(request.tokens, request.cache_key, cached) for request in entering if self.reuse}
-        prefixes = {request: prefix for request, prefix in found.items() if prefix is not None}
+        earliest = self.engine.earliest
+        prefixes = {
+            request: prefix
+            for request in entering
+            if self.reuse and (prefix := find_prefix(request.tokens, request.cache_key, cached, earliest)) is not None
+        }
         new = [request for request in entering if request not in prefixes]
         end = first + len(prefixes)
         room = self.engine.rows - first - len(entering)

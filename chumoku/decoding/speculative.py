@@ -26,6 +26,7 @@ from chumoku.decoding.sampling import SamplingOptions, process_logits, widest_fl
 from chumoku.decoding.scheduler import Request
 from chumoku.decoding.top_k import reached
 from chumoku.errors import ChumokuError, UsageError
+from chumoku.models.config import ROLLBACK
 
 PROPOSALS = 8  # at most
 
@@ -37,8 +38,10 @@ def speculate(request: Request, *, target: Engine, draft: Engine, proposals: int
             f"Draft and target need the same vocabulary: the draft has {draft.vocabulary:,} tokens, the target "
             f"{target.vocabulary:,}."
         )
-    if proposals < 1 or request.max_new_tokens < 0 or not request.prompt:
-        raise UsageError("A prompt needs 1 token or more, max_new_tokens must be 0 or more, and proposals 1 or more.")
+    if not 1 <= proposals <= ROLLBACK or request.max_new_tokens < 0 or not request.prompt:
+        raise UsageError(
+            f"A prompt needs 1 token or more, max_new_tokens must be 0 or more, and proposals 1 to {ROLLBACK}."
+        )
     room = min(request.max_new_tokens, min(target.capacity, draft.capacity) - len(request.prompt))
     return Speculation(request, target, draft).tokens(room, proposals)
 

@@ -19,6 +19,7 @@ Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e12)]
 
 MAX_PARAMETERS = 10**13
+ROLLBACK = 256  # tokens by which a cache of layers with an attention window can go back
 SCORE_POSITIONS = ("relative", "relative_bias", "alibi")  # positions that are added to the attention scores
 
 
@@ -306,6 +307,11 @@ class ModelConfig(Settings):
         every = self.full_attention_every
         place = layer if self.full_attention_first else layer + 1
         return self.attention_window is not None and (every is None or place % every != 0)
+
+    def rolling_size(self, capacity: int) -> int | None:
+        """How many positions layers with the window keep in a cache for `capacity` tokens; None if they keep all."""
+        size = None if self.attention_window is None else self.attention_window - 1 + ROLLBACK
+        return size if size is not None and size < capacity else None
 
     def is_rotated(self, layer: int) -> bool:
         """Return True if this layer, numbered from 0, has rotary positions."""

@@ -4,9 +4,9 @@ attention      2 D·H·K + 2 D·G·K (4 D² when every head has its own keys and
 feed-forward   2 D·F, gated 3 D·F, times the experts
 FLOPs          2 per weight that multiplies a token, and 4·H·K·S per attention for scores and weighted values
 training       forward + backward = 3 × forward;  weights + gradients + two Adam moments = 16 bytes per parameter
-decoding       weights, and 2·L·G·K numbers per token for the cache
+decoding       weights, and 2·L·G·K numbers per token for the cache; layers with an attention window keep only the last
 
-An attention window hides keys but saves no FLOPs and no cache: all scores are computed and all keys are kept.
+An attention window saves no FLOPs in a pass over a whole text: all scores are computed, and distant keys are hidden.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, pre
         training_bytes=16 * parameters,
         activation_bytes=4 * (batch * length * sizes.activations_per_token(length) + sizes.stored_masks(length)),
         weight_bytes=int(parameters * BYTES[precision]),
-        cache_bytes=int(sizes.cache_per_token() * batch * length * max(2.0, BYTES[precision])),
+        cache_bytes=int(sizes.cached_numbers(length) * batch * max(2.0, BYTES[precision])),
         length=length,
         batch=batch,
         precision=precision,
@@ -180,9 +180,12 @@ class Sizes:
         logits = (c.head_kind != "vector") * c.vocabulary * width + self.masked * width * width
         return self.attentions * attention + self.depth * feedforward + logits
 
-    def cache_per_token(self) -> int:
-        """Return how many numbers are cached per token in all layers; cross-attention needs as many again."""
-        return (self.config.decoder_depth + self.cross_attentions) * 2 * self.kv_width
+    def cached_numbers(self, length: int) -> int:
+        """Return how many numbers are cached for a text in all layers; cross-attention needs those of the source."""
+        c = self.config
+        kept = c.rolling_size(length) or length
+        positions = sum(kept if c.is_local(layer) else length for layer in range(c.decoder_depth))
+        return (positions + self.cross_attentions * length) * 2 * self.kv_width
 
     def stored_masks(self, length: int) -> int:
         """Return how many numbers of biases and masks autograd stores, for a batch without padding."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.models.config import ModelConfig
 from chumoku.models.heads import MaskedHead, make_logits, pool
-from chumoku.models.stack import Memory, Stack, pack
+from chumoku.models.stack import Memory, Stack, pack, rolling_layout
 from chumoku.nn.cache import Cache
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.moe import RouterLosses
@@ -69,6 +69,7 @@ class Model(nn.Module):
             capacity,
             kv_heads=self.config.key_heads,
             head_width=self.config.key_width,
+            layout=rolling_layout(self.config, capacity),
             dtype=self.dtype,
             device=self.device,
         )
@@ -139,7 +140,8 @@ class DecoderModel(Model):
         """
         check_lengths(cache, tokens, lengths)
         losses = self._new_losses()
-        hidden = self.decoder(tokens, mask=mask, positions=positions, cache=cache, losses=losses)
+        expecting = None if cache is None else cache.expect(lengths)
+        hidden = self.decoder(tokens, mask=mask, positions=positions, cache=expecting, losses=losses)
         logits = tap(self, "logits", self.compute_logits(self.head, hidden, self.decoder.embedding.table))
         return Output(logits, hidden, cache=advance_cache(cache, tokens, lengths), losses=losses)
 
@@ -218,7 +220,8 @@ class EncoderDecoderModel(Model):
         if memory.batch != target.shape[0]:
             raise ShapeError(f"There must be as many sources ({memory.batch}) as targets ({target.shape[0]}).")
         packing = None if starts is None else pack(target, starts)
-        hidden = self.decoder(target, mask=mask, packing=packing, memory=memory, cache=cache, losses=losses)
+        expecting = None if cache is None else cache.expect(lengths)
+        hidden = self.decoder(target, mask=mask, packing=packing, memory=memory, cache=expecting, losses=losses)
         logits = tap(self, "logits", self.compute_logits(self.head, hidden, self.decoder.embedding.table))
         return Output(logits, hidden, cache=advance_cache(cache, target, lengths), losses=losses)
 

@@ -16,7 +16,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.nn import masks
 from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
 from chumoku.nn.block import Block
-from chumoku.nn.cache import Cache, KeyValue
+from chumoku.nn.cache import Cache, KeyValue, RollingLayout
 from chumoku.nn.dropout import dropout
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
@@ -116,7 +116,7 @@ class Stack(nn.Module):
         x = self.embed(tokens, positions, end, segments)
         contexts = {
             kind: self.attention_context(
-                positions, end, mask=mask, packing=packing, cache=cache, dtype=x.dtype, local=kind[0], rotated=kind[1]
+                positions, mask=mask, packing=packing, cache=cache, dtype=x.dtype, local=kind[0], rotated=kind[1]
             )
             for kind in dict.fromkeys(self.layer_kinds)
         }
@@ -154,7 +154,6 @@ class Stack(nn.Module):
     def attention_context(
         self,
         positions: Tensor,
-        end: int,
         *,
         mask: Tensor | None,
         packing: Packing | None = None,
@@ -168,16 +167,16 @@ class Stack(nn.Module):
         local: with the attention window, if the model has one.
         rotated: with rotary positions, if the model has them.
         """
+        keys = positions if cache is None else cache.key_positions(positions.shape[-1], local=local)
         ragged = cache is not None and cache.lengths is not None
         if ragged:
-            allowed: Tensor | None = masks.causal_at(positions, end)
+            allowed: Tensor | None = masks.causal_at(positions, keys)
         elif mask is None:
             allowed = None
         else:
             allowed = masks.padding(mask) if mask.ndim == 2 else mask[:, None]
 
         def distances() -> Tensor:
-            keys = positions if cache is None else torch.arange(end, device=positions.device)
             return positions[..., :, None] - keys[..., None, :]
 
         rotary = self.local_rotary if local and self.local_rotary is not None else self.rotary
@@ -255,6 +254,15 @@ def store_rotation(rotation: Rotation | None) -> Rotation | None:
     from chumoku.nn.rotary_kernel import compute_once
 
     return rotation._replace(cos=compute_once(rotation.cos), sin=compute_once(rotation.sin))
+
+
+def rolling_layout(config: ModelConfig, capacity: int) -> RollingLayout | None:
+    """The layout of the decoder's layers that keep only their last positions in a cache of this capacity."""
+    size = config.rolling_size(capacity)
+    local = tuple(config.is_local(layer) for layer in range(config.decoder_depth))
+    if config.attention_window is None or size is None or not any(local):
+        return None
+    return RollingLayout(config.attention_window, size, local)
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
-from chumoku.nn.cache import KeyValue, LayerCache
+from chumoku.nn.cache import KeyValue, LayerCache, RollingLayer
 from chumoku.nn.gpu_kernels import has_kernels
 from chumoku.nn.joined_attention import attend_joined
 from chumoku.nn.norms import RMSNorm
@@ -230,7 +230,7 @@ class Attention(nn.Module):
         source: Tensor | KeyValue | None = None,
         *,
         context: AttentionContext = UNMASKED,
-        cache: LayerCache | None = None,
+        cache: LayerCache | RollingLayer | None = None,
     ) -> Tensor:
         """Attend from `x` to `source`.
 

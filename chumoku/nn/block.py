@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
-from chumoku.nn.cache import KeyValue, LayerCache
+from chumoku.nn.cache import KeyValue, LayerCache, RollingLayer
 from chumoku.nn.dropout import dropout
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
@@ -81,7 +81,7 @@ class Block(nn.Module):
         context: AttentionContext = UNMASKED,
         memory: Tensor | KeyValue | None = None,
         memory_context: AttentionContext = UNMASKED,
-        cache: LayerCache | None = None,
+        cache: LayerCache | RollingLayer | None = None,
         losses: RouterLosses | None = None,
     ) -> Tensor:
         """Apply the block to x; `memory` is what cross-attention attends to, `losses` collects the routers' losses."""

@@ -27,9 +27,13 @@ def causal(length: int, *, past: int = 0, device: torch.device | None = None) ->
     return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
 
 
-def causal_at(positions: Tensor, keys: int) -> Tensor:
-    """Return the causal mask [B, 1, T, S] for queries at `positions` [B, T], which may differ between rows."""
-    return (torch.arange(keys, device=positions.device) <= positions[..., None])[:, None]
+def causal_at(positions: Tensor, keys: Tensor) -> Tensor:
+    """Return the causal mask [B, 1, T, S] for queries at `positions` [B, T] and keys at `keys`, [S] or [B, S].
+
+    Key positions below 0 are hidden.
+    """
+    keys = keys[..., None, :]
+    return ((keys <= positions[..., None]) & (keys >= 0))[:, None]
 
 
 def window(distances: Tensor, size: int) -> Tensor:

@@ -8,15 +8,17 @@
     select_rows    row i becomes a copy of the previous row rows[i]; rows that are not listed are removed
 
 `TorchEngine` is the PyTorch model with a cache and works for every model. The cache [L, 2, rows, G, positions, K] grows
-by doubling, up to the agreed size. Long prompts are prefilled in parts, so that their hidden vectors stay small, and
-only the last position is multiplied by the output matrix. Rows may have different LoRA adapters: a pass computes the
-products with the model's own matrices for all rows together, and then adds s · B A x to the rows of each adapter.
+by doubling, up to the agreed size; layers with an attention window keep only their last positions. Long prompts are
+prefilled in parts, so that their hidden vectors stay small, and only the last position is multiplied by the output
+matrix. Rows may have different LoRA adapters: a pass computes the products with the model's own matrices for all rows
+together, and then adds s · B A x to the rows of each adapter.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Protocol
 
@@ -29,7 +31,7 @@ from chumoku.decoding.engines.encoder_outputs import EncoderOutputs, move, new_s
 from chumoku.decoding.engines.rows import Rows
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
-from chumoku.nn.cache import Cache
+from chumoku.nn.cache import Cache, Rolling
 from chumoku.nn.lora import Adapter, RowAdapted
 from chumoku.nn.modules import replace_module
 from chumoku.nn.quantized import QuantizedLinear
@@ -60,6 +62,10 @@ class Engine(Protocol):
     @property
     def lengths(self) -> list[int]:
         """The number of tokens in the cache of each live row."""
+
+    @property
+    def earliest(self) -> list[int]:
+        """The fewest tokens to which each live row can be truncated; above 0 if a layer has overwritten old keys."""
 
     @property
     def nbytes(self) -> int:
@@ -115,7 +121,7 @@ class TorchEngine(Rows):
         self._adapted = with_row_adapters(model, self.adapters, self._groups) if self.adapters else model
         self._parts = tuple(dict.fromkeys((*model.modules(), *self._adapted.modules())))
         self._floats = self._dequantized()
-        self._store = self._empty_cache()
+        self._store, self._rolling = self._empty_cache()
         self._places: Tensor | None = None  # the lengths on the model's device; None after changes other than a step
         self._sources = EncoderOutputs(rows)
 
@@ -125,7 +131,7 @@ class TorchEngine(Rows):
 
     @property
     def nbytes(self) -> int:
-        return self._store.nbytes + self._sources.nbytes
+        return self._store.nbytes + self._rolling.nbytes + self._sources.nbytes
 
     def add_rows(
         self,
@@ -151,7 +157,7 @@ class TorchEngine(Rows):
         rows, ends = [], []
         with inference_mode(self.model, self._parts):
             for start, table, taken, last in self._chunks(prompts, first):
-                hidden = self._forward(table, first + start)
+                hidden = self._forward(table, first + start, taken)
                 for place, count in enumerate(taken, start=first + start):
                     self.lengths[place] += count
                 self._places = None
@@ -178,7 +184,7 @@ class TorchEngine(Rows):
 
     def truncate(self, lengths: Sequence[int]) -> None:
         self.check_lengths(lengths)
-        self.lengths = list(lengths)
+        self.set_lengths(lengths)
         self._places = None
 
     def select_rows(self, rows: Sequence[int]) -> None:
@@ -189,18 +195,26 @@ class TorchEngine(Rows):
                 used = max(self.lengths[row] for _, row in moves)
                 self._reserve(len(rows), used)
                 # One layer at a time, so that the data stays in the processor's cache.
-                move([part[:, :, :used] for layer in self._store for part in layer], moves)
+                move([part[:, :, :used] for store in self._stores() for layer in store for part in layer], moves)
             self._sources.select_rows(rows)
         self.reorder_rows(rows)
         self._places = None
         if not rows:
-            self._store = self._empty_cache()
+            self._store, self._rolling = self._empty_cache()
 
-    def _empty_cache(self) -> Tensor:
-        """An empty cache."""
-        config = self.model.config
-        shape = (len(self.model.decoder.blocks), 2, 0, config.key_heads, 0, config.key_width)
-        return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
+    def _empty_cache(self) -> tuple[Tensor, Tensor]:
+        """An empty cache of the layers that keep all positions, and one of those that keep the last."""
+        config, depth = self.model.config, len(self.model.decoder.blocks)
+        rolling = 0 if self.layout is None else sum(self.layout.local)
+
+        def empty(layers: int) -> Tensor:
+            shape = (layers, 2, 0, config.key_heads, 0, config.key_width)
+            return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
+
+        return empty(depth - rolling), empty(rolling)
+
+    def _stores(self) -> list[Tensor]:
+        return [store for store in (self._store, self._rolling) if len(store)]
 
     def _chunks(
         self, prompts: Sequence[Sequence[int]], first: int
@@ -219,8 +233,8 @@ class TorchEngine(Rows):
                 table = pad_sequence([torch.tensor(part) for part in parts], batch_first=True).to(self.device)
                 yield start, table, list(map(len, parts)), [done[row] == len(prompts[row]) for row in rows]
 
-    def _forward(self, tokens: Tensor, first: int) -> Tensor:
-        """The hidden vectors of tokens [n, T] appended to rows first … first + n − 1."""
+    def _forward(self, tokens: Tensor, first: int, real: Sequence[int] | None = None) -> Tensor:
+        """The hidden vectors of tokens [n, T] appended to rows first … first + n − 1; the first real[i] of row i."""
         count, new = tokens.shape
         lengths = self.lengths[first : first + count]
         used = max(lengths)
@@ -228,6 +242,10 @@ class TorchEngine(Rows):
         places = None if min(lengths) == used else self._device_lengths()[first : first + count]
         memory = self._sources.memory(first, first + count)
         cache = Cache(self._store[:, :, first : first + count], used, places)
+        if self.layout is not None:
+            rolling = Rolling(self._rolling[:, :, first : first + count], self.layout)
+            padded = real is not None and min(real) < new
+            cache = replace(cache, rolling=rolling).expect(torch.tensor(real, device=self.device) if padded else None)
         if not self.has_adapter(first, count):
             hidden: Tensor = self.model.decoder(tokens, memory=memory, cache=cache)
             return hidden
@@ -240,7 +258,8 @@ class TorchEngine(Rows):
         self._groups.clear()
         # A masked NaN would reach the rows that use this place of the cache later, because 0 · NaN is NaN.
         if invalid := find_invalid(hidden):
-            self._store[:, :, [first + row for row in invalid]] = 0
+            for store in self._stores():
+                store[:, :, [first + row for row in invalid]] = 0
         return hidden
 
     def _device_lengths(self) -> Tensor:
@@ -253,17 +272,24 @@ class TorchEngine(Rows):
         return tap(model, "logits", model.compute_logits(model.head, hidden, model.decoder.embedding.table))
 
     def _reserve(self, rows: int, positions: int) -> None:
-        shape = list(self._store.shape)
+        self._store = self._enlarge(self._store, rows, positions, most=self.capacity)
+        if self.layout is not None:
+            self._rolling = self._enlarge(self._rolling, rows, positions, most=self.layout.size)
+
+    def _enlarge(self, store: Tensor, rows: int, positions: int, *, most: int) -> Tensor:
+        """The cache with room for this many rows and positions, of at most `most`."""
+        positions = min(positions, most)
+        shape = list(store.shape)
         if rows <= shape[2] and positions <= shape[4]:
-            return
+            return store
         used = min(shape[4], max(self.lengths, default=0))
         shape[2] = new_size(shape[2], rows, most=self.rows)
-        shape[4] = new_size(shape[4], positions, most=self.capacity)
+        shape[4] = new_size(shape[4], positions, most=most)
         # Zeros, not uninitialized memory: masked values are multiplied by 0, and 0 · NaN is NaN.
-        store = self._store.new_zeros(shape)
-        rows = min(self.live, self._store.shape[2])
-        store[:, :, :rows, :, :used] = self._store[:, :, :rows, :, :used]
-        self._store = store
+        larger = store.new_zeros(shape)
+        rows = min(self.live, store.shape[2])
+        larger[:, :, :rows, :, :used] = store[:, :, :rows, :, :used]
+        return larger
 
 
 def with_row_adapters(

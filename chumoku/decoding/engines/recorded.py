@@ -54,6 +54,10 @@ class RecordedEngine:
         return self.engine.lengths
 
     @property
+    def earliest(self) -> list[int]:
+        return list(map(max, self.engine.earliest, self.shadow.earliest))
+
+    @property
     def nbytes(self) -> int:
         return self.engine.nbytes + self.shadow.nbytes
 

@@ -9,6 +9,8 @@ from torch import Tensor
 from chumoku.decoding.batch import longest
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.models.stack import rolling_layout
+from chumoku.nn.cache import RollingLayout
 from chumoku.nn.lora import Adapter
 from chumoku.nn.modules import named_parts
 from chumoku.nn.tap import observed
@@ -32,6 +34,8 @@ class Rows:
         self.model, self.rows, self.capacity = model, rows, longest(model, capacity)
         self.device, self.vocabulary = model.device, model.config.vocabulary
         self.lengths: list[int] = []
+        self.layout = self.rolling_layout()
+        self._longest: list[int] = []  # the most tokens that each row has had; those of a copied row count
         self.adapters = dict(adapters or {})
         self.row_adapters: list[str | None] = []
         self._check_adapters()
@@ -41,14 +45,33 @@ class Rows:
     def live(self) -> int:
         return len(self.lengths)
 
+    def rolling_layout(self) -> RollingLayout | None:
+        """Which layers keep only their last positions."""
+        return rolling_layout(self.model.config, self.capacity)
+
+    @property
+    def earliest(self) -> list[int]:
+        """The fewest tokens to which each live row can be truncated; above 0 if a layer has overwritten old keys."""
+        if self.layout is None:
+            return [0] * self.live
+        longest, size = map(max, self._longest, self.lengths), self.layout.size
+        return [0 if length <= size else length - self.layout.rollback for length in longest]
+
     def append_rows(self, count: int, adapters: Sequence[str | None] | None) -> None:
         self.lengths += [0] * count
+        self._longest += [0] * count
         self.row_adapters += adapters or [None] * count
 
     def reorder_rows(self, rows: Sequence[int]) -> None:
         """Row i gets the length and the adapter of the previous row rows[i]."""
+        self._longest = [max(self._longest[row], self.lengths[row]) for row in rows]
         self.lengths = [self.lengths[row] for row in rows]
         self.row_adapters = [self.row_adapters[row] for row in rows]
+
+    def set_lengths(self, lengths: Sequence[int]) -> None:
+        """Keep the first lengths[i] tokens of row i."""
+        self._longest = list(map(max, self._longest, self.lengths))
+        self.lengths = list(lengths)
 
     def has_adapter(self, first: int, count: int) -> bool:
         """Whether any of these rows has an adapter."""
@@ -113,6 +136,11 @@ class Rows:
         )
         if not fewer:
             raise LengthError(f"Rows of {self.lengths} tokens cannot be truncated to {list(lengths)}.")
+        if any(new < min(old, least) for new, old, least in zip(lengths, self.lengths, self.earliest, strict=True)):
+            raise LengthError(
+                f"Rows cannot be truncated to {list(lengths)} tokens: layers with an attention window have overwritten "
+                f"older keys, so the shortest possible lengths are {self.earliest}. Compute these rows again."
+            )
 
     def check_selection(self, rows: Sequence[int]) -> None:
         if len(rows) > self.rows or not all(0 <= row < self.live for row in rows):

@@ -9,7 +9,7 @@ from chumoku.models.config import ModelConfig
 
 # An engine supports every value of a key that is not named here.
 SUPPORTED: dict[Literal["native", "gpu"], dict[str, tuple[Any, ...]]] = {
-    "native": {"experts": (0,), "shared_norm": (False,)},
+    "native": {"experts": (0,)},
     "gpu": {
         "experts": (0,),
         "position": ("sinusoidal", "learned", "rotary", "none"),

@@ -83,6 +83,9 @@ class GpuEngine(TorchEngine):
             self._rows = torch.arange(rows, device=self.device)
             self._pack = self._numbers(3, PACK)  # tokens, rows, positions
 
+    def rolling_layout(self) -> None:
+        """Every layer keeps all positions, because the graphs contain the place of each."""
+
     def _dequantized(self) -> list[Tensor]:
         """Nothing: the kernels read quantized weights."""
         return []

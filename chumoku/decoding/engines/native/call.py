@@ -78,10 +78,21 @@ def pack_all(packed: Packed) -> Packed:
     return packed
 
 
-class CacheTensors(NamedTuple):
-    """Keys and values [L, 2, R, C, G·K] in R slots, the slot of each position of each row, and the encoded sources."""
+class Store:
+    """Keys and values of each layer [2, R, C, G·K] in R slots; C may differ between layers."""
 
-    store: Tensor
+    def __init__(self, layers: Sequence[Tensor]) -> None:
+        self.layers = layers
+        self.rows = layers[0].shape[1]
+        self.nbytes = sum(layer.nbytes for layer in layers)
+        self.addresses = (ctypes.c_void_p * len(layers))(*(layer.data_ptr() for layer in layers))
+        self.sizes = (ctypes.c_int32 * len(layers))(*(layer.shape[2] for layer in layers))
+
+
+class CacheTensors(NamedTuple):
+    """Keys and values, the slot of each position of each row, and the encoded sources."""
+
+    store: Store
     origin: Tensor  # [R, C], int32
     memory: Sequence[Tensor] = ()  # cross-attention keys and values of each row [L, 2, S, G·K]
 
@@ -249,9 +260,10 @@ def run(
         rotation=None if tables.rotation is None else tables.rotation.data_ptr(),
         bias=None if tables.bias is None else tables.bias.data_ptr(),
         x=x.data_ptr(),
-        store=cache.store.data_ptr(),
-        rows=cache.store.shape[2],
-        capacity=cache.store.shape[3],
+        store=ctypes.cast(cache.store.addresses, ctypes.c_void_p),
+        sizes=ctypes.cast(cache.store.sizes, ctypes.c_void_p),
+        rows=cache.store.rows,
+        capacity=cache.origin.shape[1],
         origin=cache.origin.data_ptr(),
         memory=ctypes.cast(addresses, ctypes.c_void_p),
         memory_length=ctypes.cast(lengths, ctypes.c_void_p),
@@ -300,6 +312,6 @@ def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence
     tokens = [token for source in sources for token in source]
     new = Tokens(tokens, row, position, [len(sources[number]) for number in row], row)
     wide = model.config.key_heads * model.config.key_width
-    store = torch.empty(model.config.encoder_depth, 2, count, longest, wide)
+    store = Store([*torch.empty(model.config.encoder_depth, 2, count, longest, wide)])
     cache = CacheTensors(store, torch.empty(count, longest, dtype=torch.int32))
     return run(packed, model.encoder, new, cache, range(len(tokens)), make_tables(model.encoder, longest))

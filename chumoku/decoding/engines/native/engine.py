@@ -1,10 +1,12 @@
 """The native engine: keys and values are never moved when rows are reordered.
 
-    store    [L, 2, R, C, G·K]     keys and values; R slots of C positions. New ones of a row go to its own slot
+    store    L × [2, R, C, G·K]    keys and values; R slots of C positions. New ones of a row go to its own slot
     origin   [R, C]                for each position of a row, the slot that holds it
 
 When beams are reordered, only `origin` changes: a row reads the past of another row from that row's slot, and writes to
-its own. The keys and values of cross-attention are stored separately, once for each source.
+its own. Layers with an attention window have slots of fewer positions S, and position p is at p mod S. Before a row
+overwrites a position that another one still reads, the rows are copied to slots of their own. The keys and values of
+cross-attention are stored separately, once for each source.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 from chumoku.decoding.batch import inference_mode
 from chumoku.decoding.engines.native.call import (
     CacheTensors,
+    Store,
     Tokens,
     encode_sources,
     run,
@@ -50,18 +53,11 @@ class NativeEngine(Rows):
         if reason := unsupported(model):
             raise UsageError(f"The native engine cannot run this model: {reason.rstrip('.')}.")
         super().__init__(model, rows=rows, capacity=capacity, adapters=adapters)
-        config = model.config
         self._weights = weights(model)
         self._packed_adapters = {name: PackedAdapter(model.decoder, adapter) for name, adapter in self.adapters.items()}
-        wide = config.key_heads * config.key_width
-        try:
-            # Uninitialized memory takes no space until it is written, and is not read before.
-            self._store = torch.empty(config.decoder_depth, 2, rows, self.capacity, wide)
-        except RuntimeError as error:
-            raise TooLargeError(
-                f"Keys and values of {rows:,} rows of {self.capacity:,} tokens do not fit this machine's memory. "
-                "Ask for fewer tokens, or for fewer rows at once."
-            ) from error
+        self._store = Store(self._allocate())
+        self._written = [0] * rows  # for each slot, the end of the positions that were written there
+        self._least: list[int] = []  # for each row, how short it can become, as far as other slots limited it
         self._origin = torch.zeros(rows, self.capacity, dtype=torch.int32)
         self._slots: list[int] = []
         self._shared = False  # whether rows may share cached positions
@@ -69,6 +65,32 @@ class NativeEngine(Rows):
         self._tables = make_tables(model.decoder, min(FIRST, self.capacity))
         # The modules that a step calls; of all others it uses only the weights.
         self._called = (model.decoder, *(part for name, part in named_parts(model.decoder) if "blocks" not in name))
+
+    def _allocate(self) -> list[Tensor]:
+        """Keys and values of each layer [2, R, C, G·K]."""
+        config, layout = self.model.config, self.layout
+        wide = config.key_heads * config.key_width
+        local = (False,) * config.decoder_depth if layout is None else layout.local
+        sizes = [self.capacity if layout is None or not rolls else layout.size for rolls in local]
+        try:
+            # Uninitialized memory takes no space until it is written, and is not read before.
+            return [torch.empty(2, self.rows, size, wide) for size in sizes]
+        except RuntimeError as error:
+            raise TooLargeError(
+                f"Keys and values of {self.rows:,} rows of {self.capacity:,} tokens do not fit this machine's memory. "
+                "Ask for fewer tokens, or for fewer rows at once."
+            ) from error
+
+    @property
+    def earliest(self) -> list[int]:
+        if self.layout is None:
+            return [0] * self.live
+        size, found = self.layout.size, []
+        for row, length in enumerate(self.lengths):
+            slots = set(self._origin[row, max(0, length - size) : length].tolist())
+            written = max((self._written[slot] for slot in slots), default=0)
+            found.append(max(self._least[row], written - self.layout.rollback if written > size else 0))
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -86,6 +108,7 @@ class NativeEngine(Rows):
             with inference_mode(self.model, self._parts):
                 self._memory += encode_sources(self.model, self._weights, sources)
         self.append_rows(count, adapters)
+        self._least += [0] * count
         self._assign_slots([*self._slots, *[None] * count])
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
@@ -109,7 +132,7 @@ class NativeEngine(Rows):
     def truncate(self, lengths: Sequence[int]) -> None:
         self.check_lengths(lengths)
         conflicts = self._find_conflicts(lengths) if self._shared else set()
-        self.lengths = list(lengths)
+        self.set_lengths(lengths)
         if conflicts:
             self._assign_slots([None if row in conflicts else slot for row, slot in enumerate(self._slots)])
 
@@ -127,6 +150,7 @@ class NativeEngine(Rows):
             slots = [self._slots[row] if keeper[row] == place else None for place, row in enumerate(rows)]
         self._shared = self._shared or shared
         self.reorder_rows(rows)
+        self._least = [self._least[row] for row in rows]
         used = max(self.lengths, default=0)
         self._origin[: len(rows), :used] = self._origin[list(rows), :used]
         self._memory = [self._memory[row] for row in rows] if self._memory else []
@@ -144,6 +168,7 @@ class NativeEngine(Rows):
         enough = len(free) >= len(missing)
         for place, slot in zip(missing, free if enough else empty, strict=False):
             self._slots[place] = slot
+            self._written[slot] = 0 if enough else self._written[slot]
         if not enough:
             self._copy_to_own_slots()
 
@@ -160,26 +185,55 @@ class NativeEngine(Rows):
     def _copy_to_own_slots(self) -> None:
         """Copy all cached positions of each row into its own slot."""
         used = max(self.lengths, default=0)
-        slots, steps = torch.tensor(self._slots), torch.arange(used)
+        slots, lengths = torch.tensor(self._slots)[:, None], torch.tensor(self.lengths)[:, None]
         origin = self._origin[: self.live, :used]
-        for part in self._store.flatten(0, 1):
-            part[slots, :used] = part[origin.long(), steps]
-        origin[:] = slots[:, None]
+        self._least = self.earliest
+        for layer in self._store.layers:
+            size = layer.shape[2]
+            places = torch.arange(min(size, used))
+            # The last position of each row that is at this place, if there is one.
+            positions = (lengths - 1 - (lengths - 1 - places) % size).clamp(min=0)
+            sources = origin.long().gather(1, positions)
+            for part in layer:
+                part[slots, places] = part[sources, places]
+        for row, slot in enumerate(self._slots):
+            self._written[slot] = self.lengths[row]
+        origin[:] = slots
         self._shared = False
+
+    def _overwrites(self, lengths: Sequence[int]) -> bool:
+        """Whether rows that grow to these lengths overwrite a position that a row still reads in a layer's window."""
+        if self.layout is None or not self._shared:
+            return False
+        ends = torch.tensor(self._written)
+        for row, slot in enumerate(self._slots):
+            ends[slot] = max(self._written[slot], lengths[row])
+        firsts = [max(0, length - self.layout.window + 1) for length in self.lengths]
+        overwritten = ends - self.layout.size  # of each slot, the positions before this one
+        if int(overwritten.max()) <= min(firsts):
+            return False
+        return any(
+            bool((overwritten[self._origin[row, first:length].long()] > torch.arange(first, length)).any())
+            for row, (first, length) in enumerate(zip(firsts, self.lengths, strict=True))
+        )
 
     def _run(self, tokens: list[int], rows: list[int], wanted: list[int]) -> Tensor:
         """Append each token to its row; the logits after the `wanted` ones [n, V]."""
         self.check_unobserved()
-        parts = [self._call(tokens, rows, start, wanted) for start in range(0, len(tokens), AT_ONCE)]
+        # All keys of a call are written before any is read.
+        most = AT_ONCE if self.layout is None else min(AT_ONCE, self.layout.rollback)
+        parts = [self._call(tokens, rows, start, most, wanted) for start in range(0, len(tokens), most)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _call(self, tokens: list[int], rows: list[int], start: int, wanted: list[int]) -> Tensor:
-        tokens, rows = tokens[start : start + AT_ONCE], rows[start : start + AT_ONCE]
+    def _call(self, tokens: list[int], rows: list[int], start: int, most: int, wanted: list[int]) -> Tensor:
+        tokens, rows = tokens[start : start + most], rows[start : start + most]
         outputs = [place - start for place in wanted if start <= place < start + len(tokens)]
         lengths, places = list(self.lengths), []
         for row in rows:
             places.append(lengths[row])
             lengths[row] += 1
+        if self._overwrites(lengths):
+            self._copy_to_own_slots()
         new = Tokens(tokens, rows, places, [place + 1 for place in places], [self._slots[row] for row in rows])
         cache = CacheTensors(self._store, self._origin, self._memory)
         names = [self.row_adapters[row] for row in rows]
@@ -191,4 +245,7 @@ class NativeEngine(Rows):
             logits = run(self._weights.decoder, stack, new, cache, outputs, self._tables, adapters)
             logits = self.model.scale_and_cap(logits)
         self.lengths = lengths
+        for row in set(rows):
+            slot = self._slots[row]
+            self._written[slot] = max(self._written[slot], lengths[row])
         return logits

@@ -104,7 +104,10 @@ class Packed:
         return layer
 
     def _norms(self, block: Block, sublayer: str) -> Norms:
-        norm = self._norm(getattr(block, f"{sublayer}_norm"))
+        module = getattr(block, f"{sublayer}_norm")
+        # Without a norm of its own, a parallel feed-forward has that of the attention.
+        shares_norm = module is None and sublayer == "feedforward"
+        norm = self._norm(block.attention_norm if shares_norm else module)
         match block.placement:
             case "pre":
                 return Norms(input=norm)

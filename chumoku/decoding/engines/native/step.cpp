@@ -85,8 +85,8 @@ struct Worker {
 
     float* place(int layer, int which, int token) {
         int row = batch.row[token], position = batch.position[token], wide = stack.kv_heads * stack.head_width;
-        size_t slot = batch.origin[size_t(row) * batch.capacity + position];
-        return batch.store + (((size_t(layer) * 2 + which) * batch.rows + slot) * batch.capacity + position) * wide;
+        size_t slot = batch.origin[size_t(row) * batch.capacity + position], size = batch.sizes[layer];
+        return batch.store[layer] + ((which * size_t(batch.rows) + slot) * size + position % size) * wide;
     }
 
     // attend(queries, g) for the tokens of every tile and every key head, of queries in rows of `wide` numbers; then the
@@ -125,8 +125,9 @@ struct Worker {
             std::memcpy(place(layer, 0, r), key, G * width * sizeof(float));
             std::memcpy(place(layer, 1, r), key + G * width, G * width * sizeof(float));
         });
-        size_t one = size_t(batch.rows) * batch.capacity * G * width;
-        const float* keys = batch.store + size_t(layer) * 2 * one;
+        int size = batch.sizes[layer];
+        size_t one = size_t(batch.rows) * size * G * width;
+        const float* keys = batch.store[layer];
         Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip};
         attend_all(wide, l.output, l.attention_norms, [&](std::vector<Query>& queries, int g) {
             for (Query& query : queries) {
@@ -137,7 +138,10 @@ struct Worker {
                     query.bias = batch.bias + query.head * 2 * size_t(batch.positions) + batch.positions - 1 - query.position;
             }
             const int32_t* origin = batch.origin + size_t(batch.row[queries[0].token]) * batch.capacity;
-            auto at = [&](int t) { return keys + ((size_t(origin[t]) * batch.capacity + t) * G + g) * width; };
+            auto at = [&](int t) {
+                int place = t < size ? t : t % size;
+                return keys + ((size_t(origin[t]) * size + place) * G + g) * width;
+            };
             Attention{queries, width, at, one, scoring}.run();
         });
         adapt(layer, &LayerAdapter::output, in, output_of(l.attention_norms));

@@ -57,7 +57,7 @@ class Batch(ctypes.Structure):
         ("count", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in ("row", "position", "visible", "slot")),
         ("positions", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("rotation", "bias", "x", "store")),
+        *((name, ctypes.c_void_p) for name in ("rotation", "bias", "x", "store", "sizes")),
         *((name, ctypes.c_int32) for name in ("rows", "capacity")),
         *((name, ctypes.c_void_p) for name in ("origin", "memory", "memory_length")),
         ("outputs", ctypes.c_int32),
