@@ -22,7 +22,10 @@ FILE_NAME = "manifest.json"
 VERSION = 1
 MAX_BYTES = 1 << 28
 # The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
-OURS = re.compile(r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)")
+OURS = re.compile(
+    r"manifest\.json|tokenizer\.json|"
+    r"(shard-\d{5}|(train|validation)-(source|target|anchor|positive|negative|groups))\.(tokens|ends)"
+)
 
 
 class UnreadableManifestError(CorpusError):

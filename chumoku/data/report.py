@@ -22,6 +22,7 @@ REASONS = {
     "wrong script": "a side that is not in its language's script",
     "missing column": "too few columns, or no such field",
     "not JSON": "a record that cannot be parsed",
+    "equal negative": "a negative that is the anchor or the positive",
 }
 
 

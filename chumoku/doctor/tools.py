@@ -177,7 +177,11 @@ def join_names(names: list[str]) -> str:
 
 
 def crop(batch: Batch, rows: int, length: int) -> Batch:
-    """The rows with the most labels, cropped to `length`."""
+    """The rows with the most labels, cropped to `length`; of sentences, the first rows."""
+    if "anchor" in batch:
+        return {
+            name: (table[:rows, :length] if table.ndim == 2 else table[:rows]).clone() for name, table in batch.items()
+        }
     labeled = (batch["labels"][:, :length] != IGNORE).sum(1)
     best = labeled.argsort(descending=True, stable=True)[:rows]
     return {name: table[best][:, :length].clone() for name, table in batch.items()}

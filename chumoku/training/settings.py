@@ -43,7 +43,7 @@ class TokenizerSettings(Settings):
 class DataSettings(Settings):
     """[data]: the training and validation text."""
 
-    kind: Literal["text", "pairs", "embedded", "own"] = "text"  # own: batches passed to chumoku.train
+    kind: Literal["text", "pairs", "sentences", "embedded", "own"] = "text"  # own: batches passed to chumoku.train
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
     validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1 of a text, 0.01 of pairs
@@ -51,15 +51,18 @@ class DataSettings(Settings):
     field: str = "text"  # text: the field of JSONL and Parquet records to read
     separate_documents: bool = False  # text: attention does not cross document boundaries
     mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoder: share of tokens to predict
-    columns: list[str | int] | None = None  # pairs: source and target column, by index (from 0) or name
-    languages: list[str] | None = None  # pairs: for example ["ja", "en"]; lines in another script are dropped
+    columns: list[str | int] | None = None  # pairs: source and target column, by index (from 0) or name;
+    # sentences: anchor, positive and, for triplets, negative column
+    languages: list[str] | None = (
+        None  # pairs, sentences: for example ["ja", "en"]; lines in another script are dropped
+    )
     weights: list[Annotated[float, Field(ge=0.0, le=100.0)]] | None = None  # pairs: how often each file's pairs occur
     both_directions: bool = False  # pairs: one model for both directions; needs `languages`
     count: Annotated[int, Field(ge=1000, le=10**6)] = 50_000  # embedded: number of pairs to generate
 
     RULES = (
         Rule(("files", "kind"), lambda c: _files_required(c)),
-        Rule(("columns",), lambda c: _exactly_two(c.columns)),
+        Rule(("columns", "kind"), lambda c: _column_count(c)),
         Rule(("languages",), lambda c: _exactly_two(c.languages)),
         Rule(("validation_share", "validation_files"), lambda c: _one_way_to_validate(c)),
         Rule(("weights", "files"), lambda c: _one_weight_per_file(c)),
@@ -86,8 +89,9 @@ class TrainSettings(Settings):
 
     out: Annotated[str, Field(min_length=1)] = "runs/new"  # the run's folder
     steps: Count = 1000
-    batch_size: Count = 16  # text: sequences in a batch
-    sequence_length: Count | None = None  # text: tokens in a sequence; default: the model's context
+    batch_size: Count = 16  # text: sequences in a batch; sentences: rows in a batch
+    sequence_length: Count | None = None  # text: tokens in a sequence; default: the model's context;
+    # sentences: longer ones are cut; default: the model's max_seq_length or context
     batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
     packing: bool = False  # pairs: one after another in a row instead of padded: one shape for a GPU
     gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step
@@ -182,6 +186,20 @@ class ScheduleSettings(Settings):
     }
 
 
+class ContrastiveSettings(Settings):
+    """[contrastive]: the loss of data.kind = "sentences"; every other row of a step is a negative."""
+
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05  # cosines are divided by it
+    both_directions: bool = False  # anchors also are to be found by their positives
+    widths: list[Annotated[int, Field(ge=1, le=1 << 16)]] | None = None  # the first w elements are vectors, too
+
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "tau": "temperature",
+        **dict.fromkeys(("matryoshka", "matryoshka_dims", "truncate_dims"), "widths"),
+        "symmetric": "both_directions",
+    }
+
+
 class AdapterSettings(LoraSettings):
     """[lora]: the adapter, and the precision of the frozen model."""
 
@@ -197,6 +215,12 @@ def _files_required(c: Any) -> str | None:
     if c.kind in ("embedded", "own"):
         return f"data of kind '{c.kind}' needs no files; leave this key out." if c.files is not None else None
     return None if c.files and all(c.files) else "this key is needed: name the training files."
+
+
+def _column_count(c: Any) -> str | None:
+    if c.kind != "sentences" or c.columns is None:
+        return _exactly_two(c.columns)
+    return None if len(c.columns) in (2, 3) else f"two or three columns are needed; {len(c.columns)} were given."
 
 
 def _exactly_two(values: list[Any] | None) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chumoku.text.progress import Progress, silent
 from chumoku.training.datasets.pairs import prepare_pair_data
+from chumoku.training.datasets.sentences import prepare_sentence_data
 from chumoku.training.datasets.text import prepare_text_data
 from chumoku.training.datasets.training_data import TrainingData
 from chumoku.training.recipe import Recipe
@@ -16,7 +17,12 @@ from chumoku.weights.bundle import Bundle
 
 __all__ = ["TrainingData", "prepare"]
 
-PREPARE = {"text": prepare_text_data, "pairs": prepare_pair_data, "embedded": prepare_pair_data}  # by data.kind
+PREPARE = {  # by data.kind
+    "text": prepare_text_data,
+    "pairs": prepare_pair_data,
+    "embedded": prepare_pair_data,
+    "sentences": prepare_sentence_data,
+}
 
 
 def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> TrainingData:

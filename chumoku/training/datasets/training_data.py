@@ -27,6 +27,8 @@ class TrainingData:
     length: int  # tokens in a window, or in an average target
     fewest_rows: int  # rows of the smallest batch
     bytes_a_token: float | None = None  # bytes per token of the validation text
+    unit: str = "tokens"  # what the loss is a mean over
+    tokens_a_term: float = 1.0  # tokens that the model reads for one of them
 
 
 def load_or_train_tokenizer(
