@@ -13,7 +13,7 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,7 +44,7 @@ from chumoku.nn.moe import MixtureOfExperts
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.training import optimizer
 from chumoku.training.loop import Run
-from chumoku.training.objectives import Objective, count_labels
+from chumoku.training.objectives import ContrastiveObjective, Objective, count_labels
 from chumoku.training.recipe import read_recipe
 
 COUNT = 1000
@@ -58,8 +58,11 @@ class Subjects:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._bases: dict[str, Subject] = {}
-        lines = list(dict.fromkeys(pair.target for pair in grammar.generate(COUNT)))
+        pairs = grammar.generate(COUNT)
+        lines = list(dict.fromkeys(pair.target for pair in pairs))
         (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+        rows = [*pairs, *(Pair(f"ねえ、{pair.source}", pair.target) for pair in pairs[::3])]
+        (folder / "sentences.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in rows), encoding="utf-8")
 
     def recipe(self, kind: str, **changes: dict[str, Any]) -> dict[str, Any]:
         pairs = kind == "encoder-decoder"
@@ -114,6 +117,21 @@ class Subjects:
         base = self._bases["chat"]
         assert base.model is not None
         return replace(base, model=build(base.model.config, seed=5))
+
+    def sentences(self, **model: Any) -> Subject:
+        """A new sentence encoder; a third of the positives of its corpus have two anchors."""
+        changes: dict[str, Any] = {
+            "model": {"context": 61, **model},
+            "tokenizer": {"kind": "bpe", "vocabulary": 997},
+            "data": {"kind": "sentences", "files": str(self.folder / "sentences.tsv"), "validation_share": 0.1},
+        }
+        recipe = read_recipe(self.recipe("encoder", **changes))
+        if "sentences" not in self._bases:
+            working = self.folder / "corpus-sentences"
+            self._bases["sentences"] = subject_from_recipe(recipe, working, lambda sentence: None)
+        base = self._bases["sentences"]
+        assert base.model is not None
+        return replace(base, model=build(recipe.config(base.model.config.vocabulary), seed=5), recipe=recipe)
 
     def corpus(self) -> Subject:
         """Pairs without a model."""
@@ -372,6 +390,50 @@ class NegatedGradientObjective(Objective):
 def with_objective(cls: type[Objective], kind: str) -> Plant:
     def plant(subjects: Subjects, patch: Patch) -> Subject:
         subject = subjects.subject(kind)
+        return replace(subject, objective=cls(subject.model))
+
+    return plant
+
+
+def change_sentences(change: Callable[[Batch], Batch]) -> Plant:
+    return lambda subjects, patch: modify_batches(subjects.sentences(), change)
+
+
+def shift_positives(batch: Batch) -> Batch:
+    """The positive of each row is that of the next."""
+    moved = {name: table.roll(1, 0) for name, table in batch.items() if name.startswith("positive")}
+    return {**batch, **moved}
+
+
+def separate_groups(batch: Batch) -> Batch:
+    return {**batch, "group": torch.arange(len(batch["group"]))}
+
+
+def one_group(batch: Batch) -> Batch:
+    return {**batch, "group": torch.zeros_like(batch["group"])}
+
+
+def unmask_positives(batch: Batch) -> Batch:
+    return {name: table for name, table in batch.items() if name != "positive_mask"}
+
+
+class OwnBatchObjective(ContrastiveObjective):
+    """Without the negatives of the other batches of a step."""
+
+    step_batches = Objective.step_batches
+
+
+class NextPositiveObjective(ContrastiveObjective):
+    """The label of a row is the positive of the next."""
+
+    def losses(self, vectors: Tensor, groups: Tensor) -> Tensor:
+        return super().losses(torch.cat([vectors[:, :1], vectors[:, 1:].roll(1, 0)], 1), groups)
+
+
+def with_contrastive(cls: type[ContrastiveObjective]) -> Plant:
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.sentences()
+        assert subject.model is not None
         return replace(subject, objective=cls(subject.model))
 
     return plant
@@ -730,6 +792,12 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "experts lose a token": PlantedBug("fused", experts_lose_a_token, ("future", "cache", "engine", "padding")),
     "mean of means": PlantedBug("accumulation", mean_of_means),
     "only the last batch counts": PlantedBug("accumulation", with_objective(ZeroGradObjective, "encoder-decoder")),
+    "positives of the next row": PlantedBug("labels", change_sentences(shift_positives), ("alignment",)),
+    "duplicates are negatives": PlantedBug("labels", change_sentences(separate_groups)),
+    "no negatives": PlantedBug("labels", change_sentences(one_group), ("overfit",)),
+    "padding of positives unmasked": PlantedBug("padding", change_sentences(unmask_positives), ("labels",)),
+    "negatives of the own batch only": PlantedBug("accumulation", with_contrastive(OwnBatchObjective)),
+    "the label is the next row": PlantedBug("overfit", with_contrastive(NextPositiveObjective)),
     "gradient uphill": PlantedBug("overfit", with_objective(NegatedGradientObjective, "decoder")),
     "dropout left on": PlantedBug("dropout", dropout_left_on),
     "a part left in training mode": PlantedBug("dropout", part_left_in_training),
@@ -897,6 +965,10 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "encoder, experts, rotary": fresh("encoder", experts=3, dropout=DROPOUT),
     "encoder, relative, rms, silu": fresh("encoder", position="relative", norm="rms", feedforward="silu"),
     "encoder, alibi, window": fresh("encoder", position="alibi", attention_window=7),
+    "sentence encoder": lambda subjects: nullcontext(subjects.sentences()),
+    "sentence encoder, learned, rms, dropout": lambda subjects: nullcontext(
+        subjects.sentences(position="learned", norm="rms", dropout=DROPOUT)
+    ),
     "translator, alibi, window": fresh("encoder-decoder", position="alibi", attention_window=3),
     "translator": fresh("encoder-decoder", feedforward="relu", initialization="xavier"),
     "translator of the paper": fresh("encoder-decoder", **PAPER, initialization="xavier", feedforward="relu"),

@@ -105,7 +105,7 @@ def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:
     """A step can be faster than the product that was measured at the start, when the machine was busy then."""
     log = Log(tmp_path, TrainSettings(steps=7, log_every=1), Console(file=io.StringIO()))
     log.open(State())
-    log.peak_tokens_per_second = 100.0
+    log.peak_speed = 100.0
     for step, speed in ((1, 53.0), (2, 106.0), (3, 53.0)):
         log.step(State(step=step), loss=1.0, norm=1.0, rate=0.1, speed=speed)
     log.close()

@@ -103,7 +103,8 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
         raise UsageError(
             f"{name} starts from {init}, which does not exist. Name the model, for example model.init=smollm2.gguf."
         )
-    return config_from_init(init, table), f"The config is that of {init}."
+    sentences = tables.get("data", {}).get("kind") == "sentences"
+    return config_from_init(init, table, sentences=sentences), f"The config is that of {init}."
 
 
 def config_of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:

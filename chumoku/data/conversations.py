@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chumoku.data.corpus import field_names, json_lines
-from chumoku.data.pairs import read_located
+from chumoku.data.pairs import read_rows
 from chumoku.data.report import Report
 from chumoku.data.text_files import inner_suffix, open_members
 from chumoku.errors import CorpusError
@@ -56,8 +56,8 @@ def read_conversations(paths: Sequence[Path], columns: Columns, report: Report) 
     tables = [path for path in paths if path not in records]
     if not tables:
         return
-    for file, line, pair, problem in read_located(tables, columns or (0, 1), report):
-        messages = [{"role": "user", "content": pair.source}, {"role": "assistant", "content": pair.target}]
+    for file, line, (question, answer), problem in read_rows(tables, columns or (0, 1), report):
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
         yield Conversation(file, line, messages, None, problem or find_problem(messages))
 
 

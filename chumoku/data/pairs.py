@@ -38,14 +38,15 @@ class Cleaning:
     languages: tuple[str | None, str | None] = (None, None)  # codes whose scripts are checked (see SCRIPTS)
 
 
-class LocatedPair(NamedTuple):
+class LocatedRow(NamedTuple):
     file: str
     line: int
-    pair: Pair
+    texts: tuple[str, ...]  # one for each column
     problem: str | None = None
 
 
 PROGRESS_EVERY = 1 << 10  # pairs
+Columns = tuple[str | int, ...]
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".ndjson", ".parquet", ".zip")
 # The letters of each language.
 SCRIPTS = {
@@ -77,7 +78,8 @@ def read_pairs(
     report.files = [str(path) for path in paths]
     pairs: list[Pair] = []
     pair_hashes: set[bytes] = set()
-    for file, line, pair, problem in read_located(paths, columns, report):
+    for file, line, texts, problem in read_rows(paths, columns, report):
+        pair = Pair(*texts)
         report.read += 1
         if report.read % PROGRESS_EVERY == 0:
             progress("reading", report.read, unit="pairs")
@@ -122,9 +124,9 @@ def is_in_script(text: str, language: str) -> bool:
     return letters == 0 or len(SCRIPTS[language].findall(text)) >= letters / 3
 
 
-def read_located(paths: list[Path], columns: tuple[str | int, str | int], report: Report) -> Iterator[LocatedPair]:
-    """The pairs of these files as they are, with their lines; `columns` as in `read_pairs`."""
-    if len(paths) == 2 and not any(inner_suffix(path) in TABLE_SUFFIXES for path in paths):
+def read_rows(paths: list[Path], columns: Columns, report: Report) -> Iterator[LocatedRow]:
+    """The texts of these columns in every row of the files; two plain text files are two columns, line by line."""
+    if len(columns) == len(paths) == 2 and not any(inner_suffix(path) in TABLE_SUFFIXES for path in paths):
         yield from _two_files(*paths)
         return
     for path in paths:
@@ -139,7 +141,7 @@ def read_located(paths: list[Path], columns: tuple[str | int, str | int], report
                 yield from _tsv(name, stream, columns)
 
 
-def _two_files(source: Path, target: Path) -> Iterator[LocatedPair]:
+def _two_files(source: Path, target: Path) -> Iterator[LocatedRow]:
     sides = itertools.zip_longest(_all_lines(source), _all_lines(target))
     for one, other in sides:
         if one is None or other is None:
@@ -151,7 +153,7 @@ def _two_files(source: Path, target: Path) -> Iterator[LocatedPair]:
                 "aligned line by line. Compare their ends, or find the line that was split."
             )
         where = target if other.problem else source
-        yield LocatedPair(str(where), one.number, Pair(one.text, other.text), one.problem or other.problem)
+        yield LocatedRow(str(where), one.number, (one.text, other.text), one.problem or other.problem)
 
 
 def _all_lines(path: Path) -> Iterator[Line]:
@@ -159,7 +161,7 @@ def _all_lines(path: Path) -> Iterator[Line]:
         yield from read_lines(member.stream)
 
 
-def _tsv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) -> Iterator[LocatedPair]:
+def _tsv(name: str, stream: ByteStream, columns: Columns) -> Iterator[LocatedRow]:
     places = [_column_index(name, column) for column in columns]
     for number, text, problem in read_lines(stream):
         cells = text.split("\t")
@@ -170,11 +172,10 @@ def _tsv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) ->
                     "Separate columns by tabs, or choose other columns."
                 )
             problem = "missing column"
-        pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
-        yield LocatedPair(name, number, pair, problem)
+        yield LocatedRow(name, number, tuple(cells[i] if i < len(cells) else "" for i in places), problem)
 
 
-def _csv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) -> Iterator[LocatedPair]:
+def _csv(name: str, stream: ByteStream, columns: Columns) -> Iterator[LocatedRow]:
     problems: list[str] = []  # of the lines of this row
 
     def lines() -> Iterator[str]:
@@ -188,8 +189,8 @@ def _csv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) ->
         places = [_find_in_header(name, column, header) for column in columns]
         for cells in filter(None, rows):
             missing = "missing column" if max(places) >= len(cells) else None
-            pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
-            yield LocatedPair(name, rows.line_num, pair, problems[0] if problems else missing)
+            texts = tuple(cells[place] if place < len(cells) else "" for place in places)
+            yield LocatedRow(name, rows.line_num, texts, problems[0] if problems else missing)
             problems.clear()
     except csv.Error as error:
         raise CorpusError(f"{name}:{rows.line_num} is not valid CSV: {error}. Check the quotes around it.") from error
@@ -213,29 +214,28 @@ def _column_index(name: str, column: str | int) -> int:
     return int(column)
 
 
-def _json(name: str, stream: ByteStream, columns: tuple[str | int, str | int], report: Report) -> Iterator[LocatedPair]:
-    first, second = _column_names(name, columns)
+def _json(name: str, stream: ByteStream, columns: Columns, report: Report) -> Iterator[LocatedRow]:
+    names = _column_names(name, columns)
     for number, record in json_lines(name, stream, report):
-        texts = record.get(first), record.get(second)
-        missing = not all(isinstance(text, str) for text in texts)
+        missing = [column for column in names if not isinstance(record.get(column), str)]
         if missing and number == 1:
-            absent = first if not isinstance(texts[0], str) else second
             raise CorpusError(
-                f"{name}:1 has no text field '{absent}'; its fields are {field_names(record)}. Choose other columns."
+                f"{name}:1 has no text field '{missing[0]}'; its fields are {field_names(record)}. "
+                "Choose other columns."
             )
-        pair = Pair(*(fix_surrogates(text) if isinstance(text, str) else "" for text in texts))
-        yield LocatedPair(name, number, pair, "missing column" if missing else None)
+        texts = tuple("" if column in missing else fix_surrogates(record[column]) for column in names)
+        yield LocatedRow(name, number, texts, "missing column" if missing else None)
 
 
-def _parquet(path: Path, name: str, stream: ByteStream, columns: tuple[str | int, str | int]) -> Iterator[LocatedPair]:
+def _parquet(path: Path, name: str, stream: ByteStream, columns: Columns) -> Iterator[LocatedRow]:
     for number, texts in enumerate(parquet_columns(path, name, stream, *_column_names(name, columns)), start=1):
-        yield LocatedPair(name, number, Pair(*texts))
+        yield LocatedRow(name, number, texts)
 
 
-def _column_names(name: str, columns: tuple[str | int, str | int]) -> tuple[str, str]:
+def _column_names(name: str, columns: Columns) -> tuple[str, ...]:
     if any(isinstance(column, int) for column in columns):
         raise UsageError(f"Columns of {name} have names. Use them, as in columns=('ja', 'en').")
-    return str(columns[0]), str(columns[1])
+    return tuple(map(str, columns))
 
 
 def keep_letters(text: str) -> str:

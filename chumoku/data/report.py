@@ -26,6 +26,7 @@ REASONS = {
     "no answer": "no message of the assistant to learn",
     "too many tokens": "the first answer does not fit train.sequence_length",
     "refused by the template": "the chat template cannot render it",
+    "equal negative": "a negative that is the anchor or the positive",
 }
 
 

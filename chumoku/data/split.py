@@ -20,18 +20,19 @@ def split_pairs(
     *,
     validation: float = 0.01,
     seed: int = 0,
+    groups: Sequence[int] | None = None,
     progress: Progress = silent,
 ) -> tuple[list[int], list[int]]:
     """The indices of training and validation pairs. Similar pairs are never separated.
 
     A hash of the content decides the part of each group, so adding other text changes nothing. A group that is larger
-    than the expected validation part goes to training.
+    than the expected validation part goes to training. `groups` is the result of `group_pairs` if it is already known.
     """
     check_share(validation)
     if validation == 0:
         return list(range(len(pairs))), []
     members: dict[int, list[int]] = {}
-    for index, group in enumerate(group_pairs(pairs, progress)):
+    for index, group in enumerate(group_pairs(pairs, progress) if groups is None else groups):
         members.setdefault(group, []).append(index)
     train_indices: list[int] = []
     validation_indices: list[int] = []

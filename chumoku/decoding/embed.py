@@ -78,20 +78,13 @@ def encode(
     """
     if isinstance(texts, str):
         raise UsageError("texts must be a list, not one text. Put it in a list.")
-    before, after = tokenizer.prefix_and_suffix
-    if not before and not after and tokenizer.roles.end is not None:
-        after = (tokenizer.roles.end,)
     before_text = find_prompt(model, prompt)
     rows, limit = tokenizer.encode_batch([before_text + text for text in texts]), model.config.max_seq_length
-    if limit is not None:
-        room = max(1, limit - len(before) - len(after))
-        longer = sum(len(row) > room for row in rows)
-        rows = [row[:room] for row in rows]
-        if longer:
-            note(f"{longer:,} of {len(rows):,} texts were cut: this model reads the first {limit:,} tokens of a text.")
-    encoded = [[*before, *row, *after] for row in rows]
-    for number, (text, row) in enumerate(zip(texts, encoded, strict=True), start=1):
-        if not text.strip() or len(row) == len(before) + len(after):
+    encoded, longer = cut_and_frame(rows, tokenizer, limit)
+    if longer:
+        note(f"{longer:,} of {len(rows):,} texts were cut: this model reads the first {limit:,} tokens of a text.")
+    for number, (text, tokens, row) in enumerate(zip(texts, rows, encoded, strict=True), start=1):
+        if not text.strip() or not tokens:
             raise UsageError(f"Text {number} is empty. Give a text with a word in it.")
         if len(row) > model.config.context:
             raise LengthError(
@@ -99,6 +92,18 @@ def encode(
                 f"{model.config.context:,}. Split it into sentences, or use a model with a larger context."
             )
     return encoded
+
+
+def cut_and_frame(
+    rows: Sequence[Sequence[int]], tokenizer: Tokenizer, limit: int | None
+) -> tuple[list[list[int]], int]:
+    """The tokens of texts cut to `limit` and in their tokenizer's frame, and how many texts were cut."""
+    before, after = tokenizer.prefix_and_suffix
+    if not before and not after and tokenizer.roles.end is not None:
+        after = (tokenizer.roles.end,)
+    room = None if limit is None else max(1, limit - len(before) - len(after))
+    longer = 0 if room is None else sum(len(row) > room for row in rows)
+    return [[*before, *row[:room], *after] for row in rows], longer
 
 
 def find_prompt(model: EncoderModel, name: Prompt | None) -> str:

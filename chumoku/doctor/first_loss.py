@@ -17,6 +17,8 @@ ABOVE, BELOW = 1.5, 1.0  # nats; logits with standard deviation 1 (tied embeddin
 
 def run(subject: Subject) -> Iterator[Finding]:
     model, objective = subject.require_model(), subject.require_objective()
+    if subject.has_sentences():
+        raise Skip("the loss of vectors depends on the temperature")
     if not is_untrained(model):
         raise Skip("this model is already trained")
     batch = sample_batch(subject, rows=16)

@@ -4,6 +4,7 @@ next token      labels[t] = tokens[t + 1]
 translation     labels[t] = target[t + 1]; the first target is the begin token, the last label the end token
 both            every token has a label, except the last of each document and the prompts of a chat
 masked token    labels only at masked positions: 8 of 10 of them are <mask>, and almost none elsewhere
+sentences       see `sentence_rows`
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from chumoku.data.batches import IGNORE, Batches, MaskedBatches
 from chumoku.doctor.finding import Check, Finding
+from chumoku.doctor.sentence_rows import check_sentences
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.doctor.tools import after_last_label, has_begin_and_end, input_key
 
@@ -26,10 +28,14 @@ SHIFTS = (-2, -1, 0, 1, 2, 3)
 
 def run(subject: Subject) -> Iterator[Finding]:
     subject.require_batches()
-    for name, batches in (("training", subject.train), ("validation", subject.validation)):
+    parts = (("training", subject.train, subject.pairs), ("validation", subject.validation, subject.validation_pairs))
+    for name, batches, pairs in parts:
         if batches is not None:
             first_batches = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
             where = f"the first {len(first_batches)} batches of {name}"
+            if "anchor" in first_batches[0]:
+                yield from check_sentences(first_batches, subject, pairs or (), where)
+                continue
             check = check_masked if is_masked(batches, subject) else check_next_token
             yield from check(first_batches, subject, where)
 

@@ -29,7 +29,9 @@ from chumoku.data.pairs import Pair, read_pairs
 from chumoku.data.prepared import Pairs
 from chumoku.data.prepared_chat import ChatSamples
 from chumoku.data.report import Report
+from chumoku.data.sentence_batches import SentenceBatches
 from chumoku.data.text_files import find_files
+from chumoku.doctor.sentence_rows import AnchorBatches
 from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.pretrained import installed_models
@@ -128,18 +130,25 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
             texts[f"{name}pairs"] = decode_pairs(batches.pairs, data, max_tokens)
         elif isinstance(batches, ChatBatches):
             texts[f"{name}texts"] = decode_answers(batches.conversations, data.tokenizer, max_tokens)
+        elif isinstance(batches, SentenceBatches):
+            sides = batches.sentences.sides
+            texts[f"{name}pairs"] = decode_pairs(Pairs(sides["anchor"], sides["positive"]), data, max_tokens)
         else:
             texts[f"{name}texts"] = decode_lines(batches, data.tokenizer, max_tokens)
     return Subject(
         None,
         data.tokenizer,
         data.source_tokenizer,
-        train,
-        data.validation,
+        _with_tokens(train),
+        _with_tokens(data.validation),
         chat=isinstance(train, ChatBatches),
         dropped={} if folder is None else read_dropped(folder / "data"),
         **texts,
     )
+
+
+def _with_tokens(batches: Batches) -> Batches:
+    return AnchorBatches(batches) if isinstance(batches, SentenceBatches) else batches
 
 
 def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subject:
@@ -202,7 +211,7 @@ def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> lis
 
 def read_dropped(folder: Path) -> Mapping[str, int]:
     """How many lines cleaning removed when the corpus was prepared, by reason."""
-    place = next((place for place in (folder / "pairs", folder / "chat") if place.is_dir()), None)
+    place = next((folder / name for name in ("pairs", "chat", "sentences") if (folder / name).is_dir()), None)
     if place is None:
         return {}
     report = read_manifest(place).get("report", {})

@@ -28,7 +28,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     with restore_after(model, precise=False), train_mode(model):
         for parameter in model.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
-        evaluation = Objective(model)
+        evaluation = subject.default_objective().eval()
         first = last = total_loss(evaluation, batch) / tokens
         optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
         objective.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from chumoku.data.batches import Batches, source_mask
 from chumoku.doctor.finding import Check, Finding, Skip
+from chumoku.doctor.sentence_rows import count_wrong_padding
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.doctor.tools import (
     after_last_label,
@@ -74,12 +76,15 @@ def _logits(output: object) -> Tensor:
 
 def check_batches(batches: Batches, subject: Subject, name: str) -> Iterator[Finding]:
     """Findings about positions without a token that are not the pad token, or are not masked."""
-    if subject.tokenizer is None or "source" not in batches.batch(0, 0):
+    if subject.tokenizer is None or not {"source", "anchor"} & set(batches.batch(0, 0)):
         return
     source = subject.source_tokenizer or subject.tokenizer
-    wrong: dict[str, int] = {}
+    wrong: Counter[str] = Counter()
     for index in range(min(len(batches), BATCHES)):
         batch = batches.batch(0, index)
+        if "anchor" in batch:
+            wrong += count_wrong_padding(batch, source.roles.pad)
+            continue
         # A target without begin or end token is reported by the check of labels.
         empty = after_last_label(batch["labels"]) & has_begin_and_end(batch, subject.tokenizer.roles)[:, None]
         pad, target_pad = source.roles.pad or 0, subject.tokenizer.roles.pad or 0
@@ -93,7 +98,7 @@ def check_batches(batches: Batches, subject: Subject, name: str) -> Iterator[Fin
             "source positions with <pad> are not masked": ((batch["source"] == pad) & source_mask(batch)).sum(),
         }
         for sentence, cells_found in sums.items():
-            wrong[sentence] = wrong.get(sentence, 0) + int(cells_found)
+            wrong[sentence] += int(cells_found)
     for sentence, count in wrong.items():
         if count:
             yield Finding(

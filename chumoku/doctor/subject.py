@@ -14,7 +14,7 @@ from chumoku.doctor.finding import Skip
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm
 from chumoku.text import Tokenizer
-from chumoku.training.objectives import Objective
+from chumoku.training.objectives import ContrastiveObjective, Objective
 from chumoku.training.recipe import Recipe
 
 Batch = dict[str, Tensor]
@@ -29,7 +29,7 @@ class Subject:
     validation: Batches | None = None
     texts: Sequence[str] | None = None  # language models: training lines
     validation_texts: Sequence[str] | None = None
-    pairs: Sequence[Pair] | None = None  # translation models: training pairs
+    pairs: Sequence[Pair] | None = None  # translation models and sentence encoders: training pairs
     validation_pairs: Sequence[Pair] | None = None
     originals: Mapping[str, Sequence[str]] = field(default_factory=dict)  # lines read from the files, by tokenizer
     dropped: Mapping[str, int] = field(default_factory=dict)  # number of lines removed by cleaning, by reason
@@ -51,10 +51,21 @@ class Subject:
         return batches
 
     def require_objective(self) -> Objective:
+        return self.default_objective() if self.objective is None else self.objective
+
+    def default_objective(self) -> Objective:
+        """The objective that fits the model and its batches."""
         model = self.require_model()
+        if self.has_sentences():
+            return ContrastiveObjective(model)
         if model.config.head_kind == "vector":
             raise Skip("this model outputs vectors and has no loss")
-        return self.objective if self.objective is not None else Objective(model)
+        return Objective(model)
+
+    def has_sentences(self) -> bool:
+        """Whether the batches are those of a sentence encoder."""
+        batches = self.train if self.train is not None else self.validation
+        return batches is not None and "anchor" in batches.batch(0, 0)
 
     def tokenizers(self) -> dict[str, Tokenizer]:
         """The tokenizers by name: one, or source and target."""

@@ -177,7 +177,14 @@ def join_names(names: list[str]) -> str:
 
 
 def crop(batch: Batch, rows: int, length: int) -> Batch:
-    """The rows with the most labels, cropped to `length`: their start, or the part from the first label on."""
+    """Rows cropped to `length`: those with the most labels, their start or the part from the first label on.
+
+    Of sentences, the first rows.
+    """
+    if "anchor" in batch:
+        return {
+            name: (table[:rows, :length] if table.ndim == 2 else table[:rows]).clone() for name, table in batch.items()
+        }
     has_label = batch["labels"] != IGNORE
     start = 0
     if not has_label[:, :length].any() and has_label.any():

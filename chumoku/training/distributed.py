@@ -73,6 +73,20 @@ class World:
             dist.all_reduce(number, dist.ReduceOp.MAX)
         return number
 
+    def gather_rows(self, rows: Tensor) -> tuple[Tensor, int]:
+        """The rows [n, …] of all processes, one process after another, and the place of this process's first row."""
+        if self.size == 1:
+            return rows, 0
+        counts = [torch.zeros(1, dtype=torch.int64, device=self.device) for _ in range(self.size)]
+        dist.all_gather(counts, torch.tensor([len(rows)], device=self.device))
+        sizes = [int(count) for count in counts]
+        padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        found = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        return found, sum(sizes[: self.rank])
+
     def barrier(self) -> None:
         """Wait for all processes."""
         if self.size > 1:

@@ -144,7 +144,7 @@ class Run:
         self.objective.train()
         self.optimizer.zero_grad()
         total = torch.zeros((), device=self.world.device)
-        for number, batch in enumerate(batches):
+        for number, batch in enumerate(self.objective.step_batches(batches, self.module, self.world)):
             if self.interrupted and self.world.size == 1:
                 self.restore_buffers(buffers)
                 return False

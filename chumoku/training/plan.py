@@ -31,7 +31,7 @@ from chumoku.training.checkpoint import disk_needed
 from chumoku.training.datasets.chat import first_sample
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.log import measure_matmul_flops, synchronize
-from chumoku.training.objectives import Objective
+from chumoku.training.objectives import make_objective
 from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
@@ -97,6 +97,9 @@ def _sample(recipe: Recipe) -> str | None:
 def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     if recipe.data.kind in ("text", "chat"):
         return recipe.train.batch_size, recipe.train.sequence_length or config.context
+    if recipe.data.kind == "sentences":
+        sides = len(recipe.data.columns or (0, 1))
+        return sides * recipe.train.batch_size, min(PAIR_LENGTH, recipe.train.sequence_length or config.context)
     length = min(PAIR_LENGTH, recipe.train.batch_tokens)
     return recipe.train.batch_tokens // length, length
 
@@ -123,8 +126,9 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         if rows * length * token + update > LONGEST:
             return StepTime(token, update, measured=False)
     settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
-    module = wrap(Objective(model), settings, World(device)).train()
-    batch = _random_batch(config, rows, length, device)
+    module = wrap(make_objective(recipe, model), settings, World(device)).train()
+    make_batch = _random_batch if recipe.data.kind != "sentences" else _random_sentences
+    batch = make_batch(config, rows, length, device)
     times: list[tuple[float, float]] = []
     end = math.inf
     while len(times) < 4 and time.perf_counter() < end:
@@ -159,6 +163,19 @@ def _random_batch(config: ModelConfig, rows: int, length: int, device: torch.dev
     real = torch.ones(rows, length, dtype=torch.bool, device=device)
     create_result = {"source": tokens(config.source_tokens), "source_mask": real}
     return {**create_result, "target": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
+
+
+def _random_sentences(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:
+    """A batch of pairs; triplets take as long for each text."""
+    tokens = _random_batch(config, max(2, rows), length, device)["tokens"]
+    anchors, positives = tokens[::2], tokens[1::2]
+    numbers = torch.arange(len(positives), device=device)
+    return {
+        "anchor": anchors[: len(numbers)],
+        "positive": positives,
+        "group": numbers,
+        "terms": torch.ones_like(numbers),
+    }
 
 
 def show(recipe: Recipe, *, as_json: bool = False) -> None:

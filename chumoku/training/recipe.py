@@ -1,6 +1,6 @@
 """A recipe: all settings of a run in one TOML file.
 
-    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]
+    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [contrastive]  [lora]
 
 The keys of [model] are those of `ModelConfig`, or `preset` and the keys that differ from it; `vocabulary` defaults to
 the tokenizer's size. `init` instead names a model to start from, of any supported format, with its own config and
@@ -30,12 +30,14 @@ from chumoku.config import (
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
 from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
+from chumoku.models.sentence_encoder import sentence_encoder_keys
 from chumoku.safe_files import read_json
 from chumoku.training.default_learning_rate import default_learning_rate
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
     FIXED_BY_PREPARE,
     AdapterSettings,
+    ContrastiveSettings,
     DataSettings,
     OptimizerSettings,
     ScheduleSettings,
@@ -48,10 +50,10 @@ PLACEHOLDER = 1 << 13  # vocabulary size until the tokenizer exists
 RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be comma-separated text
 KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that are allowed together with init
-DATA_KINDS = {  # by the kind of model
-    "decoder": ("text", "chat", "own"),
-    "encoder": ("text", "own"),
-    "encoder-decoder": ("pairs", "embedded", "own"),
+DATA_KINDS = {  # by the kind of model; "own" fits all
+    "decoder": ("text", "chat"),
+    "encoder": ("text", "sentences"),
+    "encoder-decoder": ("pairs", "embedded"),
 }
 
 
@@ -61,6 +63,7 @@ TABLES: dict[str, type[Settings]] = {
     "train": TrainSettings,
     "optimizer": OptimizerSettings,
     "schedule": ScheduleSettings,
+    "contrastive": ContrastiveSettings,
     "lora": AdapterSettings,
 }
 
@@ -75,6 +78,7 @@ class Recipe:
     train: TrainSettings
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
+    contrastive: ContrastiveSettings | None = None  # of sentences; None for other data
     lora: AdapterSettings | None = None  # None if there is no [lora] table
 
     @property
@@ -84,12 +88,16 @@ class Recipe:
 
     def config(self, vocabulary: int | None = None, source_vocabulary: int | None = None) -> ModelConfig:
         """The model's config for tokenizers of these sizes; a placeholder size is used without one."""
+        sentences = self.data.kind == "sentences"
         if self.init is not None:
-            return config_from_init(self.init, self.model)
+            return config_from_init(self.init, self.model, sentences=sentences)
         values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model}
+
         if source_vocabulary is not None:
             values.setdefault("source_vocabulary", source_vocabulary)
         config = read_model_config(values)
+        if sentences and config.kind == "encoder" and "head" not in self.model:
+            config = read_model_config({**values, "head": "vector"})
         for key, found, needed in (
             ("model.vocabulary", config.vocabulary, vocabulary or 0),
             ("model.source_vocabulary", config.source_tokens, source_vocabulary or 0),
@@ -187,13 +195,19 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
-    names = [name for name in TABLES if name != "lora" or name in values]
+    optional = {"lora", "contrastive"} - ({"contrastive"} if _has_sentences(values) else set())
+    names = [name for name in TABLES if name not in optional or name in values]
     tables = {name: parse_settings(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in names}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
     problems = list(_find_conflicts(recipe))
     if problems:
         raise ConfigError(problems)
     return recipe
+
+
+def _has_sentences(values: Mapping[str, Any]) -> bool:
+    data = values.get("data")
+    return isinstance(data, Mapping) and data.get("kind") == "sentences"
 
 
 def _with_lists(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -253,13 +267,16 @@ def _find_init_problems(model: Mapping[str, Any], tokenizer: Any) -> Iterator[Pr
         yield Problem("model.init", str(error))
 
 
-def config_from_init(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
-    """The config of the model `init`, with the KEYS_WITH_INIT of `changes` applied."""
+def config_from_init(init: Any, changes: Mapping[str, Any], *, sentences: bool = False) -> ModelConfig:
+    """The config of the model `init`, or of its sentence encoder, with the KEYS_WITH_INIT of `changes` applied."""
     from chumoku.weights.open_model import read_model_config
 
     if not isinstance(init, str) or not init:
         raise ConfigError([Problem("model.init", "give the name of a model: a folder, a file, or hf:owner/name.")])
-    found = settings_to_dict(read_model_config(init))
+    config = read_model_config(init)
+    found = settings_to_dict(config)
+    if sentences:
+        found = sentence_encoder_keys(config, found)
     context = changes.get("context")
     if found["position"] == "learned" and context not in (None, found["context"]):
         sentence = f"model.init has {found['context']:,} learned positions, and this number cannot be changed."
@@ -269,18 +286,35 @@ def config_from_init(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
     )
 
 
+def _find_sentence_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Problem]:
+    if config.head_kind != "vector":
+        yield Problem("model.head", "sentences train vectors: set head = 'vector', or leave this key out.")
+    if config.norm == "batch":
+        yield Problem("model.norm", "batch norm mixes the rows of a batch, so sentences need 'layer' or 'rms'.")
+    if recipe.data.weights is not None:
+        yield Problem("data.weights", "this key is for pairs; leave it out.")
+    if recipe.data.both_directions:
+        yield Problem("data.both_directions", "this key is for pairs; sentences have contrastive.both_directions.")
+    for width in (recipe.contrastive.widths if recipe.contrastive else None) or ():
+        if width > config.width:
+            yield Problem("contrastive.widths", f"{width} is more than the model's width, {config.width}.")
+
+
 def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     """Conflicts between tables."""
     config, data, train = recipe.config(), recipe.data, recipe.train
-    if data.kind not in DATA_KINDS[config.kind]:
-        fits = " or ".join(DATA_KINDS[config.kind][:-1])
+    kinds = DATA_KINDS[config.kind]
+    if data.kind not in (*kinds, "own"):
+        fits = " or ".join(kinds)
         yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
-    if config.head_kind == "vector" and recipe.init is not None:
-        yield Problem(
-            "model.init", "this model outputs vectors instead of token predictions, so it cannot be trained here."
-        )
+    elif data.kind == "sentences":
+        yield from _find_sentence_problems(recipe, config)
     elif config.head_kind == "vector":
-        yield Problem("model.head", "'vector' cannot be trained here; train with head = 'masked', then embed.")
+        key = "model.head" if recipe.init is None else "model.init"
+        sentence = "this model outputs vectors, which are trained with data.kind = 'sentences'"
+        yield Problem(key, f"{sentence}, or use head = 'masked' here." if recipe.init is None else f"{sentence}.")
+    if recipe.contrastive is not None and data.kind != "sentences":
+        yield Problem("contrastive", "this table is for data.kind = 'sentences'; leave it out.")
     if recipe.tokenizer.has_target and (config.kind != "encoder-decoder" or config.share_embeddings):
         why = "a model with share_embeddings" if config.share_embeddings else f"a model of kind '{config.kind}'"
         yield Problem("tokenizer.target_kind", f"{why} has one tokenizer; leave the target_ keys out.")

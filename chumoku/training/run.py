@@ -178,7 +178,8 @@ def _train(
         )
     init = parts.model if recipe.init is None else load(recipe.init)
     if init is not None:
-        count_trained_parameters(recipe, init.config)  # reports wrong LoRA targets before the corpus is prepared
+        config = init.config if recipe.init is None else recipe.config()
+        count_trained_parameters(recipe, config)  # reports wrong LoRA targets before the corpus is prepared
     if recipe.data.kind == "own" and init is not None:
         data = own_training_data(init, parts.train_data, parts.validation_data)
     elif world.main:
@@ -250,7 +251,8 @@ def build_run(
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
     flops = count(data.config, length=data.length).training_flops
-    log.peak_tokens_per_second = measure_matmul_flops(world.device, DTYPES[settings.precision]) * world.size / flops
+    peak_flops = measure_matmul_flops(world.device, DTYPES[settings.precision]) * world.size
+    log.unit, log.peak_speed = data.unit, peak_flops / (flops * data.tokens_a_term)
     sharded = world.size > 1 and settings.parallel == "fsdp"
     return Run(
         recipe,

@@ -6,17 +6,20 @@ import warnings
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 from chumoku.data.batches import IGNORE, PairBatches
 from chumoku.data.chat_batches import ChatBatches
 from chumoku.data.prepared_chat import ChatSamples
+from chumoku.data.sentence_batches import SentenceBatches
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import hypotheses
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.training.datasets import TrainingData
-from chumoku.training.objectives import forward
+from chumoku.training.objectives import ContrastiveObjective, forward
 
 PROMPT, NEW, SHOWN = 24, 48, 40  # tokens of a prompt, of its continuation, of a text with masks
+RETRIEVED = 1000  # validation rows among which positives are searched
 
 
 def make_sampler(model: Model, data: TrainingData, count: int) -> Callable[[], list[str]]:
@@ -32,6 +35,8 @@ def make_sampler(model: Model, data: TrainingData, count: int) -> Callable[[], l
                 return _translations(model, data, count)
             if isinstance(model, DecoderModel):
                 return _continuations(model, data, count)
+            if isinstance(data.validation, SentenceBatches):
+                return _retrieval(model, data.validation)
             return _masked_predictions(model, data, count)
 
     return samples
@@ -85,6 +90,19 @@ def _masked_predictions(model: Model, data: TrainingData, count: int) -> list[st
             words.append(f"[{decode([int(label)])}→{decode([int(predicted)])}]" if hidden else decode([int(token)]))
         lines.append(f"  {_flat(''.join(words))}")
     return lines
+
+
+@torch.no_grad()
+def _retrieval(model: Model, batches: SentenceBatches) -> list[str]:
+    """How often the positive of an anchor is nearest among those of all validation rows, up to RETRIEVED rows."""
+    objective = ContrastiveObjective(model).eval()
+    chosen = [batches.batch(0, index) for index in range(min(len(batches), -(-RETRIEVED // batches.rows)))]
+    tables = [{name: table.to(model.device) for name, table in batch.items()} for batch in chosen]
+    vectors = F.normalize(torch.cat([objective.embed(batch)[0] for batch in tables]), dim=-1)
+    nearest = (vectors[:, 0] @ vectors[:, 1].T).argmax(1)
+    groups = torch.cat([batch["group"] for batch in tables])
+    share = float((groups[nearest] == groups).float().mean())
+    return [f"  recall@1 among {len(vectors):,} validation rows: {share:.3f}"]
 
 
 def _flat(text: str) -> str:

@@ -44,7 +44,7 @@ class TokenizerSettings(Settings):
 class DataSettings(Settings):
     """[data]: the training and validation text."""
 
-    kind: Literal["text", "pairs", "embedded", "chat", "own"] = "text"  # own: batches passed to chumoku.train
+    kind: Literal["text", "pairs", "embedded", "chat", "sentences", "own"] = "text"  # own: passed to chumoku.train
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     prepared: str | None = None  # text and pairs: a folder that `chumoku prepare` wrote, instead of files
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
@@ -55,8 +55,9 @@ class DataSettings(Settings):
     field: str = "text"  # text: the field of JSONL and Parquet records to read
     separate_documents: bool = False  # text: attention does not cross document boundaries
     mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoder: share of tokens to predict
-    columns: list[str | int] | None = None  # pairs: source and target; chat: question and answer; index or name
-    languages: list[str] | None = None  # pairs: for example ["ja", "en"]; lines in another script are dropped
+    columns: list[str | int] | None = None  # by index (from 0) or name. pairs: source and target; chat: question and
+    # answer; sentences: anchor, positive and, for triplets, negative
+    languages: list[str] | None = None  # pairs, sentences: such as ["ja", "en"]; lines in other scripts are dropped
     weights: list[Annotated[float, Field(ge=0.0, le=100.0)]] | None = None  # pairs: how often each file's pairs occur
     both_directions: bool = False  # pairs: one model for both directions; needs `languages`
     count: Annotated[int, Field(ge=1000, le=10**6)] = 50_000  # embedded: number of pairs to generate
@@ -64,7 +65,7 @@ class DataSettings(Settings):
     RULES = (
         Rule(("files", "kind"), lambda c: _files_required(c)),
         Rule(("prepared", "kind", "validation_share", *FIXED_BY_PREPARE), lambda c: _prepared_alone(c)),
-        Rule(("columns",), lambda c: _exactly_two(c.columns)),
+        Rule(("columns", "kind"), lambda c: _column_count(c)),
         Rule(("languages",), lambda c: _exactly_two(c.languages)),
         Rule(("validation_share", "validation_files"), lambda c: _one_way_to_validate(c)),
         Rule(("weights", "files"), lambda c: _one_weight_per_file(c)),
@@ -93,8 +94,9 @@ class TrainSettings(Settings):
 
     out: Annotated[str, Field(min_length=1)] = "runs/new"  # the run's folder
     steps: Count = 1000
-    batch_size: Count = 16  # text and chat: sequences in a batch
-    sequence_length: Count | None = None  # text and chat: tokens in a sequence; default: the model's context
+    batch_size: Count = 16  # text and chat: sequences in a batch; sentences: rows
+    sequence_length: Count | None = None  # text and chat: tokens in a sequence; default: the model's context;
+    # sentences: longer ones are cut; default: the model's max_seq_length or context
     batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
     packing: bool = False  # pairs: one after another in a row instead of padded: one shape for a GPU
     gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step
@@ -189,6 +191,20 @@ class ScheduleSettings(Settings):
     }
 
 
+class ContrastiveSettings(Settings):
+    """[contrastive]: the loss of data.kind = "sentences"; every other row of a step is a negative."""
+
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05  # cosines are divided by it
+    both_directions: bool = False  # anchors also are to be found by their positives
+    widths: list[Annotated[int, Field(ge=1, le=1 << 16)]] | None = None  # the first w elements are vectors, too
+
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "tau": "temperature",
+        **dict.fromkeys(("matryoshka", "matryoshka_dims", "truncate_dims"), "widths"),
+        "symmetric": "both_directions",
+    }
+
+
 class AdapterSettings(LoraSettings):
     """[lora]: the adapter, and the precision of the frozen model."""
 
@@ -217,6 +233,12 @@ def _prepared_alone(c: Any) -> str | None:
     if c.kind == "pairs" and c.validation_share is not None:
         given.append("validation_share")
     return f"`chumoku prepare` has already decided {', '.join(given)}; leave that out." if given else None
+
+
+def _column_count(c: Any) -> str | None:
+    if c.kind != "sentences" or c.columns is None:
+        return _exactly_two(c.columns)
+    return None if len(c.columns) in (2, 3) else f"two or three columns are needed; {len(c.columns)} were given."
 
 
 def _exactly_two(values: list[Any] | None) -> str | None:

@@ -28,6 +28,8 @@ class TrainingData:
     fewest_rows: int  # rows of the smallest batch
     bytes_a_token: float | None = None  # bytes per token of the validation text
     notes: tuple[str, ...] = ()  # sentences about the data that the run prints
+    unit: str = "tokens"  # what the loss is a mean over
+    tokens_a_term: float = 1.0  # tokens that the model reads for one of them
 
 
 def load_or_train_tokenizer(

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chumoku.config import settings_to_dict
 from chumoku.models.model import Model
+from chumoku.training.objectives.contrastive import ContrastiveObjective
 from chumoku.training.objectives.token_prediction import Objective, count_labels, forward, token_loss
 
 if TYPE_CHECKING:
     from chumoku.training.recipe import Recipe
 
-__all__ = ["Objective", "count_labels", "forward", "make_objective", "token_loss"]
+__all__ = ["ContrastiveObjective", "Objective", "count_labels", "forward", "make_objective", "token_loss"]
 
 
 def make_objective(recipe: Recipe, model: Model) -> Objective:
     """The objective of a recipe."""
-    weights = {key: getattr(recipe.train, key) for key in ("label_smoothing", "balance_loss", "router_z_loss")}
-    return Objective(model, **weights)
+    routers = {key: getattr(recipe.train, key) for key in ("balance_loss", "router_z_loss")}
+    if recipe.contrastive is not None:
+        return ContrastiveObjective(model, **settings_to_dict(recipe.contrastive), **routers)
+    return Objective(model, label_smoothing=recipe.train.label_smoothing, **routers)

@@ -10,6 +10,9 @@ large batch exactly. Labels of −100 are ignored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,9 +23,14 @@ from chumoku.nn import masks
 from chumoku.nn.gpu_kernels import has_kernels
 from chumoku.nn.plain import plain_formulas
 
+if TYPE_CHECKING:
+    from chumoku.training.distributed import World
+
 
 def count_labels(batch: dict[str, Tensor]) -> int:
-    """The number of tokens of a batch that have a label."""
+    """The number of terms of a batch's loss: `terms` (1 for each, 0 for padding), or the tokens that have a label."""
+    if "terms" in batch:
+        return int(batch["terms"].sum())
     return int((batch["labels"] != IGNORE).sum())
 
 
@@ -66,6 +74,12 @@ class Objective(nn.Module):
             routers = self.balance_loss * output.losses.balance + self.router_z_loss * output.losses.z
             total = total + routers * (labels != IGNORE).sum()
         return total
+
+    def step_batches(
+        self, batches: list[dict[str, Tensor]], module: nn.Module, world: World
+    ) -> Iterator[dict[str, Tensor]]:
+        """The batches of a step, for `module`, which is this objective wrapped; the loss of each is independent."""
+        yield from batches
 
 
 def forward(model: Model, batch: dict[str, Tensor]) -> Output:
