@@ -21,7 +21,9 @@ from chumoku.cli import (
     generate,
     lab,
     look,
+    mine,
     prepare,
+    search,
     serve,
     tokenize,
     train,
@@ -46,6 +48,8 @@ app.command()(translate.translate)
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(embed.embed)
+app.command()(search.search)
+app.command()(mine.mine)
 app.command()(convert.convert)
 app.command()(families.families)
 app.command()(doctor.doctor)

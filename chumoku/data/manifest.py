@@ -23,8 +23,8 @@ VERSION = 1
 MAX_BYTES = 1 << 28
 # The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
 OURS = re.compile(
-    r"manifest\.json|tokenizer\.json|"
-    r"(shard-\d{5}|(train|validation)-(source|target|anchor|positive|negative|groups))\.(tokens|ends)"
+    r"manifest\.json|tokenizer\.json|vectors\.f32|"
+    r"(texts|shard-\d{5}|(train|validation)-(source|target|anchor|positive|negative|groups))\.(tokens|ends)"
 )
 
 
