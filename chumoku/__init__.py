@@ -24,6 +24,8 @@ _HOME = {
     "Tape": "chumoku.nn.tap",
     "TrainEvent": "chumoku.training.loop",
     "TrainResult": "chumoku.training.run",
+    "build_index": "chumoku.search",
+    "open_index": "chumoku.search",
     "convert": "chumoku.weights.convert",
     "push": "chumoku.weights.push",
     "train": "chumoku.training.run",
@@ -52,10 +54,12 @@ __all__ = [
     "addresses",
     "attention_rollout",
     "build",
+    "build_index",
     "convert",
     "count",
     "load",
     "logit_lens",
+    "open_index",
     "patch",
     "plain",
     "preset",
@@ -80,6 +84,7 @@ if TYPE_CHECKING:
     from chumoku.probe.lens import logit_lens
     from chumoku.probe.patching import ablate, patch
     from chumoku.save_model import save
+    from chumoku.search import build_index, open_index
     from chumoku.text.tokenizer import Tokenizer
     from chumoku.training.loop import TrainEvent
     from chumoku.training.run import TrainResult, train

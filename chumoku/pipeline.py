@@ -225,6 +225,7 @@ class Pipeline(Bundle):
         text: str | Sequence[str],
         *,
         prompt: embed.Prompt | None = None,
+        width: int | None = None,
         batch_tokens: int = embed.BATCH_TOKENS,
         note: Callable[[str], object] = warnings.warn,
         **unknown: Any,
@@ -232,14 +233,14 @@ class Pipeline(Bundle):
         """The vector of a text [D], or of each text in a list [n, D].
 
         prompt          put the model's prompt for a "query" or a "document" before each text
+        width           the first elements only, for models trained with contrastive.widths (Matryoshka)
         batch_tokens    most tokens of a batch: rows × longest
         note            called with a sentence if texts were cut
         """
         model = self._model_as(EncoderModel, "embed")
         check_arguments(self.embed, unknown)
-        vectors = embed.embed(
-            model, as_list(text), tokenizer=self.tokenizer, prompt=prompt, batch_tokens=batch_tokens, note=note
-        )
+        options: dict[str, Any] = {"prompt": prompt, "width": width, "batch_tokens": batch_tokens, "note": note}
+        vectors = embed.embed(model, as_list(text), tokenizer=self.tokenizer, **options)
         return vectors[0] if isinstance(text, str) else vectors
 
     def similarity(self, texts: Sequence[str]) -> Tensor:

@@ -17,7 +17,8 @@ RANKS = [
     {"weights", "lora", "decoding", "probe"},
     {"model_path", "save_model"},
     {"training", "evaluation", "pipeline", "inspect_prompt"},
-    {"lab", "doctor", "server"},
+    {"lab", "doctor", "server", "search"},
+    {"hard_negatives"},
     {"cli"},
 ]
 RANK = {package: rank for rank, packages in enumerate(RANKS) for package in packages}

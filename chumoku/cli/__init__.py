@@ -21,8 +21,10 @@ from chumoku.cli import (
     generate,
     lab,
     look,
+    mine,
     prepare,
     push,
+    search,
     serve,
     tokenize,
     train,
@@ -47,6 +49,8 @@ app.command()(translate.translate)
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(embed.embed)
+app.command()(search.search)
+app.command()(mine.mine)
 app.command()(convert.convert)
 app.command()(push.push)
 app.command()(families.families)

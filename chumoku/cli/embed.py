@@ -1,15 +1,25 @@
-"""chumoku embed: vectors of texts, and their similarities."""
+"""chumoku embed: vectors of texts, their similarities, or an index of them for chumoku search."""
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, check_text, json_line, open_pipeline, quiet_pipe
-from chumoku.errors import UsageError
+from chumoku.cli.shared import (
+    KNOWN,
+    Adapter,
+    Device,
+    Precision,
+    check_text,
+    json_line,
+    model_path,
+    open_pipeline,
+    quiet_pipe,
+)
+from chumoku.errors import UsageError, pluralize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +35,12 @@ def embed(
     prompt: Annotated[
         Literal["query", "document"] | None, typer.Option(help="Put the model's prompt before each text.")
     ] = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Use the first elements of each vector only (contrastive.widths).")
+    ] = None,
+    index: Annotated[
+        Path | None, typer.Option(help="Write an index of the texts into this folder, for chumoku search.")
+    ] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
@@ -32,6 +48,13 @@ def embed(
 ) -> None:
     """Compare texts by the cosine similarity of their vectors; 1 means the same direction."""
     quiet_pipe()
+    if index is not None:
+        if prompt is not None or adapter is not None or precision is not None or as_json:
+            raise UsageError(
+                "--index stores documents of the model as it is: leave out prompt, adapter, precision, json."
+            )
+        write_index(model, texts or [], file, index, width, device)
+        return
     given = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     if file is not None:
         from chumoku.decoding.translate_file import read_lines
@@ -44,7 +67,7 @@ def embed(
     pipeline = open_pipeline(model, "encoder", device=device, precision=precision, adapter=adapter)
     from chumoku.decoding.embed import similarities
 
-    vectors = pipeline.embed(given, prompt=prompt, note=lambda sentence: typer.echo(sentence, err=True))
+    vectors = pipeline.embed(given, prompt=prompt, width=width, note=lambda sentence: typer.echo(sentence, err=True))
     alike = similarities(vectors)
     if as_json:
         print(json_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))
@@ -52,6 +75,23 @@ def embed(
         print(f"A vector of {vectors.shape[1]:,} numbers. Give two texts or more to compare them, or --json to see it.")
     else:
         show(given, alike)
+
+
+def write_index(model: str, texts: list[str], file: Path | None, folder: Path, width: int | None, device: str) -> None:
+    """Write an index of the texts and of the lines of the file."""
+    from rich.console import Console
+
+    from chumoku.decoding.translate_file import read_lines
+    from chumoku.search import build_index
+    from chumoku.text.progress import ShowProgress
+
+    given = [check_text(text, f"Text {number}") for number, text in enumerate(texts, start=1)]
+    lines = (text for text in (read_lines(file) if file is not None else ()) if text.strip())
+    pipeline = open_pipeline(model, "encoder", device=device, precision=None)
+    options: dict[str, Any] = {"width": width, "model_name": model_path(model)}
+    with ShowProgress(Console(stderr=True)) as progress:
+        found = build_index(pipeline, itertools.chain(given, lines), folder, **options, progress=progress)
+    print(f'{pluralize(len(found), "text")} in {folder}. Search: chumoku search {folder} "…"')
 
 
 def show(texts: list[str], alike: Tensor) -> None:

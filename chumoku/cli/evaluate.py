@@ -1,4 +1,4 @@
-"""chumoku evaluate: perplexity of a text, or BLEU and chrF of translations."""
+"""chumoku evaluate: perplexity of a text, BLEU and chrF of translations, or recall and nDCG of sentence vectors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 
 def evaluate(
     model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}; or a file of translations, one per line.")],
-    data: Annotated[
-        list[str], typer.Argument(help="A text; to score translations, a table, or a source and a target file.")
-    ],
+    data: Annotated[list[str], typer.Argument(help="A text; to score translations or vectors, a table, or two files.")],
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = BEAM,
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
     into: Annotated[str | None, typer.Option(help="Multilingual models: target language.")] = None,
     source_language: Annotated[str | None, typer.Option("--from", help="Multilingual models: source language.")] = None,
     split: Annotated[bool, typer.Option(help="Translate the sentences of a text one by one.")] = True,
-    columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
+    columns: Annotated[
+        str, typer.Option(help="Tables: source and target, or query and document, by number (from 0) or name.")
+    ] = "0,1",
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Encoders: use the first elements of each vector only.")
+    ] = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the translations to this file, one per line (empty if skipped).")
     ] = None,
@@ -39,6 +42,9 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures).
+
+    Of an encoder and a table, scores the vectors: recall@k and nDCG of queries and their documents (columns 0,1), or
+    the rank correlation with human similarity scores (columns 0,1,2).
 
     With --precision, the score with the weights as stored is shown too, and the difference.
     """
@@ -54,6 +60,8 @@ def evaluate(
             options: dict[str, Any] = {"beam": beam, "into": into, "split": split}
             options["source_language"] = source_language
             return _translations(pipeline, data, options, language, tokenized, columns, save)
+        if pipeline.config.kind == "encoder" and (pipeline.config.head_kind == "vector" or has_table(data)):
+            return _vectors(pipeline, data, columns, width)
         return _text(pipeline, data)
 
     if Path(model).is_file() and not model.lower().endswith(MODELS):
@@ -103,6 +111,49 @@ def _text(pipeline: Pipeline, files: list[str]) -> dict[str, Any]:
     with ShowProgress(Console(stderr=True)) as progress:
         score = score_text(pipeline.model, corpus.documents(), tokenizer=pipeline.tokenizer, progress=progress)
     return score.as_dict()
+
+
+def has_table(files: list[str]) -> bool:
+    from chumoku.data.pairs import TABLE_SUFFIXES
+    from chumoku.data.text_files import inner_suffix
+
+    return all(inner_suffix(Path(file)) in TABLE_SUFFIXES for file in files)
+
+
+def _vectors(pipeline: Pipeline, files: list[str], columns: str, width: int | None) -> dict[str, Any]:
+    from chumoku.evaluation.retrieval import score_retrieval, score_similarity
+    from chumoku.search import choose_prompt
+
+    def embed(texts: list[str], prompt: Any) -> Any:
+        chosen = choose_prompt(pipeline, prompt)
+        return pipeline.embed(texts, prompt=chosen, width=width, note=lambda sentence: typer.echo(sentence, err=True))
+
+    places = tuple(int(part) if part.strip().isdecimal() else part.strip() for part in columns.split(","))
+    if len(places) == 2:
+        return score_retrieval([(pair.source, pair.target) for pair in _pairs(files, places)], embed).as_dict()
+    if len(places) != 3:
+        raise UsageError(f"--columns takes two columns, or three with a score; got '{columns}'.")
+    pairs, scores = _scored_pairs(files, places)
+    return score_similarity(pairs, scores, embed).as_dict()
+
+
+def _scored_pairs(files: list[str], columns: tuple[str | int, ...]) -> tuple[list[tuple[str, str]], list[float]]:
+    """The pairs of texts of a table, and the score of each in the third column."""
+    from chumoku.data.pairs import read_rows
+    from chumoku.data.report import Report
+    from chumoku.data.text_files import find_files
+
+    pairs, scores = [], []
+    for file, line, texts, problem in read_rows(find_files(files), columns, Report()):
+        try:
+            score = float(texts[2]) if problem is None else float("nan")
+        except ValueError:
+            score = float("nan")
+        if not score == score:
+            raise UsageError(f"{file}, line {line:,}: '{texts[2][:40]}' is not a score. Check --columns.")
+        pairs.append((texts[0], texts[1]))
+        scores.append(score)
+    return pairs, scores
 
 
 def _translations(

@@ -23,7 +23,10 @@ VERSION = 1
 MAX_BYTES = 1 << 28
 # The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
 PARTS = "source|target|conversations|learned|anchor|positive|negative|groups"
-OURS = re.compile(rf"manifest\.json|tokenizer\.json|(shard-\d{{5}}|(train|validation)-({PARTS}))\.(tokens|ends)")
+OURS = re.compile(
+    r"manifest\.json|tokenizer\.json|vectors\.f32|"
+    rf"(texts|shard-\d{{5}}|(train|validation)-({PARTS}))\.(tokens|ends)"
+)
 
 
 class UnreadableManifestError(CorpusError):

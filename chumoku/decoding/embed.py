@@ -36,21 +36,27 @@ def embed(
     *,
     tokenizer: Tokenizer,
     prompt: Prompt | None = None,
+    width: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
     note: Callable[[str], object] = warnings.warn,
 ) -> Tensor:
     """A vector for each text: [n, D], in float32, on the CPU.
 
     prompt    the model's prompt to put before each text: "query" or "document"; by default its default prompt
+    width     return the first `width` elements only, for models trained with contrastive.widths (Matryoshka)
     note      called with a sentence if texts were cut
     """
     if not isinstance(model, EncoderModel):
         raise UsageError("Embedding needs a model of kind 'encoder'.")
+    if width is not None and not 1 <= width <= model.config.width:
+        raise UsageError(f"width is {width}; this model's vectors have 1 to {model.config.width:,} elements.")
     rows = encode(model, texts, tokenizer, prompt=prompt, note=note)
     vectors = torch.empty(len(rows), model.config.width)
     with inference_mode(model):
         for numbers in batches_by_length([len(row) for row in rows], most=batch_tokens):
             vectors[numbers] = embed_batch(model, [rows[number] for number in numbers]).float().cpu()
+    if width is not None:
+        vectors = F.normalize(vectors[:, :width], dim=-1) if model.config.normalize else vectors[:, :width]
     return vectors
 
 

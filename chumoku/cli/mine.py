@@ -1,0 +1,45 @@
+"""chumoku mine: hard negatives for the pairs of a table, as triplets for training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chumoku.cli.shared import KNOWN, Device, open_pipeline
+from chumoku.errors import UsageError, pluralize
+
+
+def mine(
+    model: Annotated[str, typer.Argument(help=f"An encoder: {KNOWN}.")],
+    files: Annotated[list[str], typer.Argument(metavar="TABLE", help="Tables of pairs: anchor and positive.")],
+    out: Annotated[Path, typer.Option(help="Write the triplets to this file (TSV).")],
+    columns: Annotated[str, typer.Option(help="Anchor and positive column, by number (from 0) or name.")] = "0,1",
+    negatives: Annotated[int, typer.Option(min=1, max=50, help="Negatives of each pair.")] = 1,
+    margin: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Leave out texts this nearly as similar as the positive.")
+    ] = 0.05,
+    device: Device = "cpu",
+) -> None:
+    """Find hard negatives: for each anchor, the texts that are nearest to it, but belong to other anchors."""
+    from rich.console import Console
+
+    from chumoku.cli.prepare import split_in_two
+    from chumoku.data.sentences import read_sentences
+    from chumoku.hard_negatives import mine_negatives
+    from chumoku.text.progress import ShowProgress
+
+    if out.exists():
+        raise UsageError(f"{out} exists. Choose another file, or remove it.")
+    rows, _ = read_sentences(files, columns=split_in_two(columns, "--columns"))
+    pipeline = open_pipeline(model, "encoder", device=device, precision=None)
+    with ShowProgress(Console(stderr=True)) as progress:
+        pairs = [(row[0], row[1]) for row in rows]
+        found = mine_negatives(pipeline, pairs, count=negatives, margin=margin, progress=progress)
+    cells = ("\t".join(" ".join(text.split()) for text in triplet) for triplet in found)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("".join(f"{line}\n" for line in cells), encoding="utf-8")
+    print(
+        f"{pluralize(len(found), 'triplet')} of {pluralize(len(rows), 'pair')} in {out}. Train with data.columns=0,1,2."
+    )
