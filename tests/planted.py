@@ -33,6 +33,7 @@ from chumoku.data.batches import IGNORE, source_mask
 from chumoku.data.pairs import Pair
 from chumoku.doctor import Subject
 from chumoku.doctor.open_subject import subject_from_model, subject_from_recipe
+from chumoku.models import heads
 from chumoku.models import model as model_module
 from chumoku.models.build import build
 from chumoku.models.stack import Memory, Stack
@@ -47,6 +48,7 @@ from chumoku.training.objectives import Objective, count_labels
 from chumoku.training.recipe import read_recipe
 
 COUNT = 1000
+FIRST_WORDS = ("Did", "I", "My", "The")
 SIZES: dict[str, Any] = {"width": 24, "heads": 3, "layers": 2, "context": 29, "feedforward_width": 37}
 Patch, Batch = pytest.MonkeyPatch, dict[str, Tensor]
 
@@ -59,6 +61,13 @@ class Subjects:
         self._bases: dict[str, Subject] = {}
         lines = list(dict.fromkeys(pair.target for pair in grammar.generate(COUNT)))
         (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+        # The class of a sentence is its first word, the tag of a word whether it is a short one.
+        rows = [f"{line}\t{line.split()[0]}\n" for line in lines if line.split()[0] in FIRST_WORDS]
+        (folder / "labels.tsv").write_text("".join(rows), encoding="utf-8")
+        tagged = (
+            "".join(f"{word} {'SHORT' if len(word) < 4 else 'LONG'}\n" for word in line.split()) for line in lines
+        )
+        (folder / "tags.conll").write_text("\n".join(tagged), encoding="utf-8")
 
     def recipe(self, kind: str, **changes: dict[str, Any]) -> dict[str, Any]:
         pairs = kind == "encoder-decoder"
@@ -100,6 +109,12 @@ class Subjects:
     def encoder(self, **model: Any) -> Subject:
         return self.subject("encoder", **model)
 
+    def labeled(self, kind: str, data_kind: str = "labels", **model: Any) -> Subject:
+        """A model with classes or tags."""
+        file = self.folder / {"labels": "labels.tsv", "tags": "tags.conll"}[data_kind]
+        labels = sorted(FIRST_WORDS) if data_kind == "labels" else ["LONG", "SHORT"]
+        return self.subject(kind, {"kind": data_kind, "files": str(file)}, labels=labels, **model)
+
     def translator(self, **model: Any) -> Subject:
         return self.subject("encoder-decoder", **model)
 
@@ -134,6 +149,16 @@ def modify_batches(subject: Subject, change: Callable[[Batch], Batch]) -> Subjec
     return replace(
         subject, train=ModifiedBatches(subject.train, change), validation=ModifiedBatches(subject.validation, change)
     )
+
+
+def change_labels(data_kind: str, change: Callable[[Tensor], Tensor], kind: str = "encoder") -> Plant:
+    """Change the classes or tags of all batches."""
+
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.labeled(kind, data_kind)
+        return modify_batches(subject, lambda batch: {**batch, "labels": change(batch["labels"])})
+
+    return plant
 
 
 def change_model(kind: str, change: Callable[[Any], object], **config: Any) -> Plant:
@@ -666,6 +691,12 @@ def damaged_checkpoint(subjects: Subjects, patch: Patch) -> Subject:
     return Subject(folder=folder)
 
 
+def pooling_ignores_the_mask(subjects: Subjects, patch: Patch) -> Subject:
+    pool = heads.pool
+    patch.setattr(heads, "pool", lambda hidden, mask, **options: pool(hidden, None, **options))
+    return subjects.labeled("decoder")
+
+
 PLANTED_BUGS: dict[str, PlantedBug] = {
     "mask off by one": PlantedBug("future", mask_off_by_one, ("cache", "engine", "fused", "mates")),
     "mask off by one, translation": PlantedBug("future", mask_off_by_one_in_translation, ("cache", "engine")),
@@ -709,6 +740,10 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "begin token instead of the end token": PlantedBug("labels", begin_token_instead_of_end),
     "no end token": PlantedBug("labels", no_end_token),
     "no begin token": PlantedBug("labels", no_begin_token, ("batches",)),
+    "classes of the next texts": PlantedBug("alignment", change_labels("labels", lambda labels: labels.roll(1))),
+    "every class is the first": PlantedBug("labels", change_labels("labels", torch.zeros_like, "decoder")),
+    "tags one token late": PlantedBug("labels", change_labels("tags", lambda labels: labels.roll(1, 1))),
+    "padding reaches the classes": PlantedBug("padding", pooling_ignores_the_mask),
     "every other label ignored": PlantedBug("labels", ignore_labels("decoder", every_other)),
     "half of the labels ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: numbers < 0.5)),
     "half of the rows ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
@@ -830,6 +865,14 @@ def fresh(kind: str, **model: Any) -> Callable[[Subjects], Any]:
     return make_subject
 
 
+def labeled(kind: str, data_kind: str = "labels", **model: Any) -> Callable[[Subjects], Any]:
+    @contextmanager
+    def make_subject(subjects: Subjects) -> Iterator[Subject]:
+        yield subjects.labeled(kind, data_kind, **model)
+
+    return make_subject
+
+
 DROPOUT = {"embedding": 0.1, "attention": 0.2, "sublayer": 0.1}
 PAPER = {"position": "sinusoidal", "placement": "post", "scale_embedding": True, "share_embeddings": True}
 GEMMA = {
@@ -873,6 +916,9 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "trained decoder": trained("decoder"),
     "trained encoder": trained("encoder"),
     "trained translator": trained("encoder-decoder"),
+    "classes": labeled("encoder", position="learned", dropout=DROPOUT),
+    "classes of a decoder, last token": labeled("decoder", pooling="last", classifier_activation="tanh"),
+    "tags": labeled("encoder", "tags"),
     "gpt2": imported("gpt2"),
     "bert": imported("bert"),
     "bert body": imported("bert body"),

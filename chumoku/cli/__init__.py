@@ -11,6 +11,7 @@ import typer
 
 from chumoku.cli import (
     chat,
+    classify,
     convert,
     count,
     demo,
@@ -46,6 +47,7 @@ app.command()(translate.translate)
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(embed.embed)
+app.command()(classify.classify)
 app.command()(convert.convert)
 app.command()(families.families)
 app.command()(doctor.doctor)

@@ -22,6 +22,8 @@ REASONS = {
     "wrong script": "a side that is not in its language's script",
     "missing column": "too few columns, or no such field",
     "not JSON": "a record that cannot be parsed",
+    "different lengths": "not as many tags as words",
+    "label too long": "a label of more than 1,024 characters; is it the right column?",
 }
 
 

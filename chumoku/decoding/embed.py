@@ -22,7 +22,7 @@ from chumoku.decoding.batch import inference_mode
 from chumoku.decoding.translate import batches_by_length
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.heads import pool
-from chumoku.models.model import EncoderModel
+from chumoku.models.model import EncoderModel, Model
 from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
@@ -65,7 +65,7 @@ def embed_batch(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def encode(
-    model: EncoderModel,
+    model: Model,
     texts: Sequence[str],
     tokenizer: Tokenizer,
     *,
@@ -78,9 +78,7 @@ def encode(
     """
     if isinstance(texts, str):
         raise UsageError("texts must be a list, not one text. Put it in a list.")
-    before, after = tokenizer.prefix_and_suffix
-    if not before and not after and tokenizer.roles.end is not None:
-        after = (tokenizer.roles.end,)
+    before, after = tokenizer.frame
     before_text = find_prompt(model, prompt)
     rows, limit = tokenizer.encode_batch([before_text + text for text in texts]), model.config.max_seq_length
     if limit is not None:
@@ -101,7 +99,7 @@ def encode(
     return encoded
 
 
-def find_prompt(model: EncoderModel, name: Prompt | None) -> str:
+def find_prompt(model: Model, name: Prompt | None) -> str:
     """The model's prompt of this name, or its default prompt, which may be empty."""
     prompts = model.config.prompts
     if name is None:

@@ -4,6 +4,7 @@ next token      labels[t] = tokens[t + 1]
 translation     labels[t] = target[t + 1]; the first target is the begin token, the last label the end token
 both            every token has a label, except the last of each document
 masked token    labels only at masked positions: 8 of 10 of them are <mask>, and almost none elsewhere
+classes, tags   see `label_batches`
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from chumoku.data.batches import IGNORE, Batches, MaskedBatches
 from chumoku.doctor.finding import Check, Finding
+from chumoku.doctor.label_batches import check_labels
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.doctor.tools import after_last_label, has_begin_and_end, input_key
 
@@ -30,6 +32,10 @@ def run(subject: Subject) -> Iterator[Finding]:
         if batches is not None:
             first_batches = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
             where = f"the first {len(first_batches)} batches of {name}"
+            names = None if subject.model is None else subject.model.config.labels
+            if names is not None:
+                yield from check_labels(first_batches, names, subject.tokenizer, where)
+                continue
             check = check_masked if is_masked(batches, subject) else check_next_token
             yield from check(first_batches, subject, where)
 

@@ -21,6 +21,8 @@ from chumoku import pipeline
 from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
 from chumoku.data.corpus import Corpus
+from chumoku.data.labeled import read_examples
+from chumoku.data.labeled_batches import LabeledBatches
 from chumoku.data.manifest import read_manifest
 from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Pair, read_pairs
@@ -32,7 +34,7 @@ from chumoku.text import Tokenizer
 from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.outputs import create_result
 from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
-from chumoku.training.settings import TrainSettings, as_list
+from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers
 
@@ -118,7 +120,11 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
     # Packed pairs are examined one by one, in padded batches.
     train = data.train.pair_batches if isinstance(data.train, PackedPairBatches) else data.train
     for name, batches in (("", train), ("validation_", data.validation)):
-        if isinstance(batches, PairBatches):
+        if isinstance(batches, LabeledBatches):
+            count = min(len(batches.texts), max_tokens // SENTENCE_TOKENS)
+            rows = [batches.texts.tokens[index].tolist() for index in range(count)]
+            texts[f"{name}texts"] = data.tokenizer.decode_batch(rows)
+        elif isinstance(batches, PairBatches):
             texts[f"{name}pairs"] = decode_pairs(batches.pairs, data, max_tokens)
         else:
             texts[f"{name}texts"] = decode_lines(batches, data.tokenizer, max_tokens)
@@ -136,6 +142,10 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
 def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subject:
     """The subject with lines read from the files; decoded tokens lack whatever the tokenizer dropped."""
     data, names = recipe.data, list(subject.tokenizers())
+    if data.kind in LABEL_HEADS:
+        examples, _ = read_examples(as_list(data.files), tagged=data.kind == "tags", columns=data.columns)
+        texts = [example.text for example in examples[:: max(1, len(examples) // ORIGINAL_LINES)]]
+        return replace(subject, originals={names[0]: texts})
     if data.kind == "text":
         corpus = Corpus(as_list(data.files), documents=data.documents, field=data.field)
         lines = (line for document in corpus.documents() for line in document.splitlines())

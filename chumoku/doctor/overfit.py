@@ -9,7 +9,7 @@ import torch
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Subject
 from chumoku.doctor.tools import check_trainable, count_parameters, restore_after, sample_batch, train_mode
-from chumoku.training.objectives import Objective, count_labels
+from chumoku.training.objectives import Objective, count_labels, default_objective
 
 STEPS, LARGEST = 80, 60_000_000
 ENOUGH = 0.2  # nats per token; a loss below this counts as learned
@@ -28,7 +28,7 @@ def run(subject: Subject) -> Iterator[Finding]:
     with restore_after(model, precise=False), train_mode(model):
         for parameter in model.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
-        evaluation = Objective(model)
+        evaluation = default_objective(model)
         first = last = total_loss(evaluation, batch) / tokens
         optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
         objective.train()

@@ -14,7 +14,7 @@ from chumoku.doctor.finding import Skip
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm
 from chumoku.text import Tokenizer
-from chumoku.training.objectives import Objective
+from chumoku.training.objectives import Objective, default_objective
 from chumoku.training.recipe import Recipe
 
 Batch = dict[str, Tensor]
@@ -53,7 +53,7 @@ class Subject:
         model = self.require_model()
         if model.config.head_kind == "vector":
             raise Skip("this model outputs vectors and has no loss")
-        return self.objective if self.objective is not None else Objective(model)
+        return self.objective if self.objective is not None else default_objective(model)
 
     def tokenizers(self) -> dict[str, Tokenizer]:
         """The tokenizers by name: one, or source and target."""

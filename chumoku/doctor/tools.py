@@ -105,9 +105,12 @@ def distance(one: Tensor, other: Tensor) -> float:
 
 
 def run_model(model: Model, batch: Batch) -> Tensor:
-    """The logits [B, T, V] of a batch, or hidden states [B, T, D] if the model has no head."""
-    output = forward(model, batch)
-    return output.hidden if output.logits is None else output.logits
+    """The logits [B, T, V] of a batch, or hidden states [B, T, D] if the model predicts no tokens."""
+    return token_outputs(model, forward(model, batch))
+
+
+def token_outputs(model: Model, output: Output) -> Tensor:
+    return output.logits if output.logits is not None and model.config.predicts_tokens else output.hidden
 
 
 def input_key(batch: Batch) -> str:
@@ -133,7 +136,7 @@ def many_rows(subject: Subject) -> Batch:
     batch = sample_batch(subject, MANY, LENGTH if count_parameters(subject.require_model()) <= MAX_DOUBLE else SHORT)
     rows = len(batch["labels"])
     return {
-        name: torch.stack([table[number % rows].roll(number // rows) for number in range(MANY)])
+        name: torch.stack([table[[number % rows]].roll(number // rows, -1)[0] for number in range(MANY)])
         for name, table in batch.items()
     }
 
@@ -151,7 +154,8 @@ def long_row(subject: Subject, *, least: int = LENGTH, most: int = LONGEST) -> B
     if "documents" in batch or batch[key].shape[1] >= length:
         return batch
     times = -(-length // batch[key].shape[1])
-    return {**batch, **{name: batch[name].repeat(1, times)[:, :length] for name in (key, "labels")}}
+    tables = {name: batch[name] for name in (key, "labels") if batch[name].ndim == 2}
+    return {**batch, **{name: table.repeat(1, times)[:, :length] for name, table in tables.items()}}
 
 
 def has_begin_and_end(batch: Batch, roles: Roles) -> Tensor:
@@ -177,10 +181,14 @@ def join_names(names: list[str]) -> str:
 
 
 def crop(batch: Batch, rows: int, length: int) -> Batch:
-    """The rows with the most labels, cropped to `length`."""
-    labeled = (batch["labels"][:, :length] != IGNORE).sum(1)
+    """The rows with the most labels, cropped to `length`; rows of texts with labels also to the shortest of them."""
+    labels = batch["labels"] if batch["labels"].ndim == 2 else batch["labels"][:, None]
+    labeled = (labels[:, :length] != IGNORE).sum(1)
     best = labeled.argsort(descending=True, stable=True)[:rows]
-    return {name: table[best][:, :length].clone() for name, table in batch.items()}
+    if "mask" in batch:
+        length = min(length, int(batch["mask"][best].sum(1).min()))
+    cropped = {name: table[best] for name, table in batch.items() if name != "mask"}
+    return {name: (table[:, :length] if table.ndim == 2 else table).clone() for name, table in cropped.items()}
 
 
 def random_batch(model: Model, rows: int, length: int) -> Batch:
@@ -191,6 +199,12 @@ def random_batch(model: Model, rows: int, length: int) -> Batch:
 
     config = model.config
     length = max(2, length - 5)
+    if config.labels is not None:
+        labels = tokens(config.label_count, length)
+        return {
+            "tokens": tokens(config.vocabulary, length),
+            "labels": labels if config.head == "tags" else labels[:, 0],
+        }
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
     source = tokens(config.source_tokens, max(2, length - 2))
@@ -213,7 +227,7 @@ def run_model_masked(model: Model, batch: Batch) -> Tensor:
         output = forward(model, batch)
     else:
         output = model(tokens, mask=everything)
-    return output.hidden if output.logits is None else output.logits
+    return token_outputs(model, output)
 
 
 def unpadded_source(batch: Batch, row: int) -> Tensor:

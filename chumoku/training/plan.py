@@ -31,12 +31,12 @@ from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.log import synchronize
-from chumoku.training.objectives import Objective
+from chumoku.training.objectives import default_objective
 from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import TrainSettings, as_list
+from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
 from chumoku.training.vocabulary import vocabulary_sizes
 
 TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
@@ -44,6 +44,7 @@ TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
 LONGEST = 4.0  # seconds; a longer sample is estimated instead
 PRODUCT = (16, 256, 256)  # a small matrix product: rows, inner, columns
 PAIR_LENGTH = 24  # assumed tokens per sentence
+TEXT_LENGTH = 64  # assumed tokens of a text with a label
 
 
 def plan(recipe: Recipe) -> dict[str, Any]:
@@ -90,6 +91,8 @@ def plan(recipe: Recipe) -> dict[str, Any]:
 def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     if recipe.data.kind == "text":
         return recipe.train.batch_size, recipe.train.sequence_length or config.context
+    if recipe.data.kind in LABEL_HEADS:
+        return recipe.train.batch_size, min(TEXT_LENGTH, config.max_seq_length or config.context)
     length = min(PAIR_LENGTH, recipe.train.batch_tokens)
     return recipe.train.batch_tokens // length, length
 
@@ -114,7 +117,7 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         if rows * length * token + update > LONGEST:
             return StepTime(token, update, measured=False)
     settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
-    module = wrap(Objective(model), settings, World(device)).train()
+    module = wrap(default_objective(model), settings, World(device)).train()
     batch = _random_batch(config, rows, length, device)
     times: list[tuple[float, float]] = []
     end = math.inf
@@ -159,6 +162,9 @@ def _random_batch(config: ModelConfig, rows: int, length: int, device: torch.dev
     def tokens(vocabulary: int) -> Tensor:
         return torch.randint(0, vocabulary, (rows, length), generator=random).to(device)
 
+    if config.labels is not None:
+        labels = tokens(config.label_count)
+        return {"tokens": tokens(config.vocabulary), "labels": labels if config.head == "tags" else labels[:, 0]}
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
     real = torch.ones(rows, length, dtype=torch.bool, device=device)

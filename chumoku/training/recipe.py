@@ -32,8 +32,10 @@ from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.safe_files import read_json
 from chumoku.training.default_learning_rate import default_learning_rate
+from chumoku.training.label_config import LABEL_KEYS, change_head, head_values, limit_length
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
+    LABEL_HEADS,
     AdapterSettings,
     DataSettings,
     OptimizerSettings,
@@ -76,11 +78,19 @@ class Recipe:
         """The name of the model to start from; None to train from scratch."""
         return self.model.get("init")
 
-    def config(self, vocabulary: int | None = None, source_vocabulary: int | None = None) -> ModelConfig:
-        """The model's config for tokenizers of these sizes; a placeholder size is used without one."""
+    def config(
+        self,
+        vocabulary: int | None = None,
+        source_vocabulary: int | None = None,
+        *,
+        labels: Sequence[str] | None = None,
+    ) -> ModelConfig:
+        """The model's config for tokenizers of these sizes and these labels; without them, for placeholders."""
         if self.init is not None:
-            return config_from_init(self.init, self.model)
-        values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model}
+            config = config_from_init(self.init, self.model, data_kind=self.data.kind, labels=labels)
+            return limit_length(config, self.train.sequence_length) if self.data.kind in LABEL_HEADS else config
+        head = head_values(self.data.kind, self.model, labels)
+        values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model, **head}
         if source_vocabulary is not None:
             values.setdefault("source_vocabulary", source_vocabulary)
         config = read_model_config(values)
@@ -91,7 +101,7 @@ class Recipe:
             if found < needed:
                 sentence = f"{found:,} is too small: the tokenizer has {needed:,} tokens. Leave this key out."
                 raise ConfigError([Problem(key, sentence)])
-        return config
+        return limit_length(config, self.train.sequence_length)
 
     @functools.cached_property
     def peak_learning_rate(self) -> float:
@@ -185,12 +195,13 @@ def _find_table_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(name, f"there is no such table; a recipe has {', '.join(('model', *TABLES))}.")
         elif not isinstance(table, Mapping):
             yield Problem(name, "this is a single value, but a table of keys is needed.")
-    model = values.get("model")
+    model, data = values.get("model"), values.get("data")
+    kind = data.get("kind") if isinstance(data, Mapping) else None
     if isinstance(model, Mapping) and "init" in model:
-        yield from _find_init_problems(model, values.get("tokenizer"))
+        yield from _find_init_problems(model, values.get("tokenizer"), kind)
     elif isinstance(model, Mapping):
         try:
-            read_model_config({"vocabulary": PLACEHOLDER, **model})
+            read_model_config({"vocabulary": PLACEHOLDER, **model, **head_values(kind, model)})
         except ConfigError as error:
             yield from error.problems
     elif model is None:
@@ -201,24 +212,27 @@ def _find_table_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield from find_problems(cls, table, prefix=f"{name}.")
 
 
-def _find_init_problems(model: Mapping[str, Any], tokenizer: Any) -> Iterator[Problem]:
+def _find_init_problems(model: Mapping[str, Any], tokenizer: Any, data_kind: Any) -> Iterator[Problem]:
     """Problems of a [model] table with init."""
+    allowed = (*KEYS_WITH_INIT, *(LABEL_KEYS if data_kind in LABEL_HEADS else ()))
     for key in model:
-        if key not in ("init", *KEYS_WITH_INIT):
-            open_keys = " and ".join(KEYS_WITH_INIT)
+        if key not in ("init", *allowed):
+            open_keys = f"{', '.join(allowed[:-1])} and {allowed[-1]}"
             yield Problem(f"model.{key}", f"model.init sets the config; only {open_keys} may be given with it.")
     if tokenizer:
         yield Problem("tokenizer", "model.init has its own tokenizer; leave this table out.")
     try:
-        config_from_init(model["init"], {key: model[key] for key in KEYS_WITH_INIT if key in model})
+        config_from_init(model["init"], {key: model[key] for key in allowed if key in model}, data_kind=data_kind)
     except ConfigError as error:
         yield from error.problems
     except ChumokuError as error:
         yield Problem("model.init", str(error))
 
 
-def config_from_init(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
-    """The config of the model `init`, with the KEYS_WITH_INIT of `changes` applied."""
+def config_from_init(
+    init: Any, changes: Mapping[str, Any], *, data_kind: str | None = None, labels: Sequence[str] | None = None
+) -> ModelConfig:
+    """The config of the model `init`, with the KEYS_WITH_INIT of `changes` applied, and a head for labels if needed."""
     from chumoku.weights.open_model import read_model_config
 
     if not isinstance(init, str) or not init:
@@ -228,17 +242,24 @@ def config_from_init(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
     if found["position"] == "learned" and context not in (None, found["context"]):
         sentence = f"model.init has {found['context']:,} learned positions, and this number cannot be changed."
         raise ConfigError([Problem("model.context", sentence)])
-    return parse_settings(
-        ModelConfig, deep_merge(found, {key: changes[key] for key in KEYS_WITH_INIT if key in changes}), prefix="model."
-    )
+    values = deep_merge(found, {key: changes[key] for key in KEYS_WITH_INIT if key in changes})
+    values = change_head(values, data_kind, changes, labels)
+    return parse_settings(ModelConfig, values, prefix="model.")
 
 
 def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     """Conflicts between tables."""
     config, data, train = recipe.config(), recipe.data, recipe.train
-    if data.kind != "own" and (config.kind == "encoder-decoder") == (data.kind == "text"):
-        fits = "pairs or embedded" if data.kind == "text" else "text"
+    pairs = data.kind in ("pairs", "embedded")
+    if data.kind != "own" and (config.kind == "encoder-decoder") != pairs:
+        fits = "pairs or embedded" if config.kind == "encoder-decoder" else "text, labels or tags"
         yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
+    if config.labels is not None and data.kind not in (*LABEL_HEADS, "own"):
+        sentence = f"this model has the head '{config.head}'; choose labels (classes of texts) or tags (of words)."
+        yield Problem("data.kind", sentence)
+    if data.kind in LABEL_HEADS and recipe.model.get("head") not in (None, LABEL_HEADS[data.kind]):
+        sentence = f"data.kind = '{data.kind}' trains the head '{LABEL_HEADS[data.kind]}'; leave this key out."
+        yield Problem("model.head", sentence)
     if config.head_kind == "vector" and recipe.init is not None:
         yield Problem(
             "model.init", "this model outputs vectors instead of token predictions, so it cannot be trained here."

@@ -17,6 +17,7 @@ Many = Annotated[int, Field(ge=0, le=1 << 40)]
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Amount = Annotated[float, Field(ge=0.0, le=1e12)]
 Files = str | list[str]
+LABEL_HEADS = {"labels": "classes", "tags": "tags"}  # data.kind → model.head
 
 
 class TokenizerSettings(Settings):
@@ -43,15 +44,15 @@ class TokenizerSettings(Settings):
 class DataSettings(Settings):
     """[data]: the training and validation text."""
 
-    kind: Literal["text", "pairs", "embedded", "own"] = "text"  # own: batches passed to chumoku.train
+    kind: Literal["text", "pairs", "embedded", "labels", "tags", "own"] = "text"  # own: passed to chumoku.train
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
-    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1 of a text, 0.01 of pairs
+    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1, of pairs 0.01
     documents: Literal["blank", "file", "line", "record"] = "blank"  # text: what separates documents
     field: str = "text"  # text: the field of JSONL and Parquet records to read
     separate_documents: bool = False  # text: attention does not cross document boundaries
     mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoder: share of tokens to predict
-    columns: list[str | int] | None = None  # pairs: source and target column, by index (from 0) or name
+    columns: list[str | int] | None = None  # pairs: source and target column; labels, tags: text and label column
     languages: list[str] | None = None  # pairs: for example ["ja", "en"]; lines in another script are dropped
     weights: list[Annotated[float, Field(ge=0.0, le=100.0)]] | None = None  # pairs: how often each file's pairs occur
     both_directions: bool = False  # pairs: one model for both directions; needs `languages`
@@ -78,7 +79,9 @@ class DataSettings(Settings):
     @property
     def held_out(self) -> float:
         """The share of the data used for validation."""
-        return self.validation_share if self.validation_share is not None else 0.1 if self.kind == "text" else 0.01
+        if self.validation_share is not None:
+            return self.validation_share
+        return 0.1 if self.kind in ("text", *LABEL_HEADS) else 0.01
 
 
 class TrainSettings(Settings):
@@ -86,8 +89,8 @@ class TrainSettings(Settings):
 
     out: Annotated[str, Field(min_length=1)] = "runs/new"  # the run's folder
     steps: Count = 1000
-    batch_size: Count = 16  # text: sequences in a batch
-    sequence_length: Count | None = None  # text: tokens in a sequence; default: the model's context
+    batch_size: Count = 16  # text, labels, tags: sequences in a batch
+    sequence_length: Count | None = None  # text: tokens in a sequence; labels, tags: at most; default: model.context
     batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
     packing: bool = False  # pairs: one after another in a row instead of padded: one shape for a GPU
     gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from chumoku.text.progress import Progress, silent
+from chumoku.training.datasets.labels import prepare_labeled_data
 from chumoku.training.datasets.pairs import prepare_pair_data
 from chumoku.training.datasets.text import prepare_text_data
 from chumoku.training.datasets.training_data import TrainingData
@@ -16,7 +17,13 @@ from chumoku.weights.bundle import Bundle
 
 __all__ = ["TrainingData", "prepare"]
 
-PREPARE = {"text": prepare_text_data, "pairs": prepare_pair_data, "embedded": prepare_pair_data}  # by data.kind
+PREPARE = {  # by data.kind
+    "text": prepare_text_data,
+    "pairs": prepare_pair_data,
+    "embedded": prepare_pair_data,
+    "labels": prepare_labeled_data,
+    "tags": prepare_labeled_data,
+}
 
 
 def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> TrainingData:

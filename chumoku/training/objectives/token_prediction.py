@@ -22,7 +22,7 @@ from chumoku.nn.plain import plain_formulas
 
 
 def count_labels(batch: dict[str, Tensor]) -> int:
-    """The number of tokens of a batch that have a label."""
+    """The number of tokens, words or texts of a batch that have a label."""
     return int((batch["labels"] != IGNORE).sum())
 
 
@@ -81,5 +81,5 @@ def forward(model: Model, batch: dict[str, Tensor]) -> Output:
     elif "documents" in batch:
         output = model(batch["tokens"], mask=masks.same_document(batch["documents"]), positions=batch["positions"])
     else:
-        output = model(batch["tokens"])
+        output = model(batch["tokens"], mask=batch.get("mask"))
     return output
