@@ -40,6 +40,7 @@ KINDS = ("decoder", "encoder", "encoder-decoder")
 OBJECTIVES: dict[str, tuple[str, str, str]] = {
     "classes": ("encoder", "labels", "labels.tsv"),
     "tags": ("decoder", "tags", "tags.conll"),
+    "spans": ("encoder-decoder", "text", "text.txt"),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "dropout": {"model": {"dropout": {"embedding": 0.1, "attention": 0.2, "sublayer": 0.3}}},

@@ -31,6 +31,7 @@ from chumoku import text
 from chumoku.data import grammar
 from chumoku.data.batches import IGNORE, source_mask
 from chumoku.data.pairs import Pair
+from chumoku.data.span_corruption import find_sentinels
 from chumoku.doctor import Subject
 from chumoku.doctor.open_subject import subject_from_model, subject_from_recipe
 from chumoku.models import heads
@@ -70,7 +71,7 @@ class Subjects:
         (folder / "tags.conll").write_text("\n".join(tagged), encoding="utf-8")
 
     def recipe(self, kind: str, **changes: dict[str, Any]) -> dict[str, Any]:
-        pairs = kind == "encoder-decoder"
+        pairs = kind == "encoder-decoder" and changes.get("data", {}).get("kind") != "text"
         tables: dict[str, dict[str, Any]] = {
             "model": {"kind": kind, **SIZES},
             "tokenizer": {"kind": "character", "target_kind": "word"} if pairs else {"kind": "byte"},
@@ -114,6 +115,11 @@ class Subjects:
         file = self.folder / {"labels": "labels.tsv", "tags": "tags.conll"}[data_kind]
         labels = sorted(FIRST_WORDS) if data_kind == "labels" else ["LONG", "SHORT"]
         return self.subject(kind, {"kind": data_kind, "files": str(file)}, labels=labels, **model)
+
+    def spans(self, **model: Any) -> Subject:
+        """An encoder-decoder that is pre-trained on text."""
+        data = {"kind": "text", "files": str(self.folder / "text.txt")}
+        return self.subject("encoder-decoder", data, **model)
 
     def translator(self, **model: Any) -> Subject:
         return self.subject("encoder-decoder", **model)
@@ -691,6 +697,18 @@ def damaged_checkpoint(subjects: Subjects, patch: Patch) -> Subject:
     return Subject(folder=folder)
 
 
+def sentinels_from_one(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.spans()
+    assert subject.tokenizer is not None
+    first, *_, last = find_sentinels(subject.tokenizer)
+
+    def change(batch: Batch) -> Batch:
+        later = {name: batch[name] + ((batch[name] >= first) & (batch[name] < last)) for name in ("target", "labels")}
+        return {**batch, **later}
+
+    return modify_batches(subject, change)
+
+
 def pooling_ignores_the_mask(subjects: Subjects, patch: Patch) -> Subject:
     pool = heads.pool
     patch.setattr(heads, "pool", lambda hidden, mask, **options: pool(hidden, None, **options))
@@ -743,6 +761,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "classes of the next texts": PlantedBug("alignment", change_labels("labels", lambda labels: labels.roll(1))),
     "every class is the first": PlantedBug("labels", change_labels("labels", torch.zeros_like, "decoder")),
     "tags one token late": PlantedBug("labels", change_labels("tags", lambda labels: labels.roll(1, 1))),
+    "sentinels of targets numbered from one": PlantedBug("labels", sentinels_from_one),
     "padding reaches the classes": PlantedBug("padding", pooling_ignores_the_mask),
     "every other label ignored": PlantedBug("labels", ignore_labels("decoder", every_other)),
     "half of the labels ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: numbers < 0.5)),
@@ -865,6 +884,11 @@ def fresh(kind: str, **model: Any) -> Callable[[Subjects], Any]:
     return make_subject
 
 
+@contextmanager
+def spans(subjects: Subjects) -> Iterator[Subject]:
+    yield subjects.spans(share_embeddings=True, position="relative_bias")
+
+
 def labeled(kind: str, data_kind: str = "labels", **model: Any) -> Callable[[Subjects], Any]:
     @contextmanager
     def make_subject(subjects: Subjects) -> Iterator[Subject]:
@@ -919,6 +943,7 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "classes": labeled("encoder", position="learned", dropout=DROPOUT),
     "classes of a decoder, last token": labeled("decoder", pooling="last", classifier_activation="tanh"),
     "tags": labeled("encoder", "tags"),
+    "span corruption": spans,
     "gpt2": imported("gpt2"),
     "bert": imported("bert"),
     "bert body": imported("bert body"),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from chumoku.data.batches import Batches, source_mask
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.label_batches import texts_and_labels
+from chumoku.doctor.label_batches import has_sentinels, texts_and_labels
 from chumoku.doctor.subject import Subject
 from chumoku.text import Tokenizer
 
@@ -48,7 +48,7 @@ def run(subject: Subject) -> Iterator[Finding]:
         return
     examined = {"the corpus": of_pairs(subject.pairs or [])}
     for name, batches in (("training", subject.train), ("validation", subject.validation)):
-        if batches is not None and subject.tokenizer is not None:
+        if batches is not None and subject.tokenizer is not None and not has_sentinels(batches, subject.tokenizer):
             source = subject.source_tokenizer or subject.tokenizer
             examined[f"the batches of {name}"] = of_batches(batches, source, subject.tokenizer)
     enough = {where: rows for where, rows in examined.items() if sum(rows.blocks) >= FEWEST}

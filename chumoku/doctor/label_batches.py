@@ -3,6 +3,7 @@
 classes, tags   every label is one of the model's; more than one of them occurs
 tags            only tokens of words have a tag, not the tokens around a text and not padding
 classes         the labels are those of their own texts, not of neighbors (see `alignment`)
+spans           a target has the sentinels of its source, in the same order (see `data.span_corruption`)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from chumoku.data.batches import IGNORE, Batches
+from chumoku.data.span_corruption import find_sentinels
 from chumoku.doctor.finding import Finding
 from chumoku.doctor.subject import Batch
 from chumoku.text import Tokenizer
@@ -60,6 +62,29 @@ def find_outside(batches: list[Batch], tokenizer: Tokenizer, count: int, where: 
             0.95,
             "Set the tag of a word at its first token, without a shift.",
         )
+
+
+def check_sentinels(batches: list[Batch], sentinels: list[int], where: str) -> Iterator[Finding]:
+    """Findings about targets of span corruption whose sentinels are not those of their sources."""
+    numbers = torch.tensor(sentinels)
+    rows = [pair for batch in batches for pair in zip(batch["source"], batch["labels"], strict=True)]
+    wrong = sum(row[torch.isin(row, numbers)].tolist() != to[torch.isin(to, numbers)].tolist() for row, to in rows)
+    if wrong:
+        yield Finding(
+            "labels",
+            f"{wrong:,} of {len(rows):,} targets do not have the sentinels of their sources in the same order.",
+            where,
+            0.97,
+            "Number the hidden spans of a source and those of its target in the same way.",
+        )
+
+
+def has_sentinels(batches: Batches, tokenizer: Tokenizer | None) -> bool:
+    """Whether these are batches of span corruption."""
+    first = batches.batch(0, 0) if len(batches) else {}
+    if tokenizer is None or "source" not in first:
+        return False
+    return bool(torch.isin(first["source"], torch.tensor(find_sentinels(tokenizer), dtype=torch.long)).any())
 
 
 def texts_and_labels(

@@ -27,6 +27,7 @@ from chumoku.data.manifest import read_manifest
 from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Pair, read_pairs
 from chumoku.data.prepared import Pairs
+from chumoku.data.span_corruption import SpanBatches
 from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.pretrained import installed_models
@@ -170,7 +171,7 @@ def decode_pairs(pairs: Pairs, data: TrainingData, max_tokens: int) -> list[Pair
 
 def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
     """The decoded lines of all windows in corpus order. A line does not continue across a missing window."""
-    windows = batches.windows if isinstance(batches, MaskedBatches) else batches
+    windows = batches.windows if isinstance(batches, MaskedBatches | SpanBatches) else batches
     if not isinstance(windows, WindowBatches):
         return []
     rows: dict[int, np.ndarray[Any, Any]] = {}

@@ -250,9 +250,9 @@ def config_from_init(
 def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     """Conflicts between tables."""
     config, data, train = recipe.config(), recipe.data, recipe.train
-    pairs = data.kind in ("pairs", "embedded")
-    if data.kind != "own" and (config.kind == "encoder-decoder") != pairs:
-        fits = "pairs or embedded" if config.kind == "encoder-decoder" else "text, labels or tags"
+    pairs, both = data.kind in ("pairs", "embedded"), config.kind == "encoder-decoder"
+    if data.kind not in ("own", "text") and both != pairs:
+        fits = "pairs, embedded or text" if both else "text, labels or tags"
         yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
     if config.labels is not None and data.kind not in (*LABEL_HEADS, "own"):
         sentence = f"this model has the head '{config.head}'; choose labels (classes of texts) or tags (of words)."
@@ -269,6 +269,10 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.has_target and (config.kind != "encoder-decoder" or config.share_embeddings):
         why = "a model with share_embeddings" if config.share_embeddings else f"a model of kind '{config.kind}'"
         yield Problem("tokenizer.target_kind", f"{why} has one tokenizer; leave the target_ keys out.")
+    if recipe.tokenizer.has_target and both and data.kind == "text":
+        yield Problem("tokenizer.target_kind", "a text has one tokenizer; leave the target_ keys out.")
+    if data.separate_documents and both and data.kind == "text":
+        yield Problem("data.separate_documents", "span corruption has no separate documents; leave this key out.")
     if recipe.tokenizer.has_target and data.both_directions:
         yield Problem("tokenizer.target_kind", "both directions share one tokenizer; leave the target_ keys out.")
     if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
@@ -284,7 +288,7 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "train.sequence_length", f"{train.sequence_length} is longer than model.context = {config.context}."
         )
-    if train.packing and config.kind != "encoder-decoder":
+    if train.packing and (not both or data.kind == "text"):
         yield Problem("train.packing", "this key is for pairs; windows of a text have no padding.")
     elif train.packing and (config.position in SCORE_POSITIONS or config.attention_window or config.experts):
         sentence = "packing works with sinusoidal, learned, rotary or no positions, without a window and experts."

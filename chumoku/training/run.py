@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from chumoku.config import override, settings_to_dict
+from chumoku.data.span_corruption import SpanBatches
 from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError, pluralize
 from chumoku.models.count import count
@@ -349,13 +350,16 @@ def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]
     """The settings and data of a run that must not change when it is resumed."""
     train = settings_to_dict(recipe.train)
     data_keys = ("separate_documents", "mask_probability")
+    spans = {"mean_span_length": recipe.data.mean_span_length} if isinstance(data.train, SpanBatches) else {}
     train_keys = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
     return {
         "model": settings_to_dict(data.config),
         "tokenizer": data.tokenizer.fingerprint,
         "source_tokenizer": data.source_tokenizer.fingerprint,
         "corpus": data.corpus,
-        "data": {key: getattr(recipe.data, key) for key in data_keys} | {"validation_share": recipe.data.held_out},
+        "data": {key: getattr(recipe.data, key) for key in data_keys}
+        | {"validation_share": recipe.data.held_out}
+        | spans,
         "train": {key: train.get(key) for key in train_keys} | ({"packing": True} if recipe.train.packing else {}),
         "optimizer": {"kind": recipe.optimizer.kind},
         **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),

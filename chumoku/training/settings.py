@@ -51,7 +51,8 @@ class DataSettings(Settings):
     documents: Literal["blank", "file", "line", "record"] = "blank"  # text: what separates documents
     field: str = "text"  # text: the field of JSONL and Parquet records to read
     separate_documents: bool = False  # text: attention does not cross document boundaries
-    mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoder: share of tokens to predict
+    mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoders, text: share of tokens to predict
+    mean_span_length: Annotated[float, Field(ge=1.0, le=1e4)] = 3.0  # encoder-decoder, text: of the spans to predict
     columns: list[str | int] | None = None  # pairs: source and target column; labels, tags: text and label column
     languages: list[str] | None = None  # pairs: for example ["ja", "en"]; lines in another script are dropped
     weights: list[Annotated[float, Field(ge=0.0, le=100.0)]] | None = None  # pairs: how often each file's pairs occur
@@ -72,7 +73,8 @@ class DataSettings(Settings):
         "hidden": "mask_probability",
     }
     ALIASES: ClassVar[Mapping[str, str]] = {
-        "mlm_probability": "mask_probability",
+        **dict.fromkeys(("mlm_probability", "noise_density"), "mask_probability"),
+        "mean_noise_span_length": "mean_span_length",
         "validation_split": "validation_share",
     }
 
