@@ -46,6 +46,7 @@ from chumoku.text.tokenizer import Tokenizer
 from chumoku.training import optimizer
 from chumoku.training.loop import Run
 from chumoku.training.objectives import Objective, count_labels
+from chumoku.training.objectives.distillation import Distillation
 from chumoku.training.recipe import read_recipe
 
 COUNT = 1000
@@ -120,6 +121,14 @@ class Subjects:
         """An encoder-decoder that is pre-trained on text."""
         data = {"kind": "text", "files": str(self.folder / "text.txt")}
         return self.subject("encoder-decoder", data, **model)
+
+    def student(self, **model: Any) -> Subject:
+        """A decoder that learns from a teacher."""
+        subject = self.decoder(**model)
+        assert subject.model is not None
+        config = subject.model.config
+        options: dict[str, Any] = {"temperature": 2.0, "weight": 0.5, "outputs": config.vocabulary}
+        return replace(subject, objective=Distillation(subject.model, build(config, seed=11), **options))
 
     def translator(self, **model: Any) -> Subject:
         return self.subject("encoder-decoder", **model)
@@ -697,6 +706,10 @@ def damaged_checkpoint(subjects: Subjects, patch: Patch) -> Subject:
     return Subject(folder=folder)
 
 
+def labels_of_a_student(subjects: Subjects, patch: Patch) -> Subject:
+    return modify_batches(subjects.student(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
+
+
 def sentinels_from_one(subjects: Subjects, patch: Patch) -> Subject:
     subject = subjects.spans()
     assert subject.tokenizer is not None
@@ -762,6 +775,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "every class is the first": PlantedBug("labels", change_labels("labels", torch.zeros_like, "decoder")),
     "tags one token late": PlantedBug("labels", change_labels("tags", lambda labels: labels.roll(1, 1))),
     "sentinels of targets numbered from one": PlantedBug("labels", sentinels_from_one),
+    "labels of a student not shifted": PlantedBug("labels", labels_of_a_student, ("first loss",)),
     "padding reaches the classes": PlantedBug("padding", pooling_ignores_the_mask),
     "every other label ignored": PlantedBug("labels", ignore_labels("decoder", every_other)),
     "half of the labels ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: numbers < 0.5)),
@@ -889,6 +903,11 @@ def spans(subjects: Subjects) -> Iterator[Subject]:
     yield subjects.spans(share_embeddings=True, position="relative_bias")
 
 
+@contextmanager
+def student(subjects: Subjects) -> Iterator[Subject]:
+    yield subjects.student(norm="rms")
+
+
 def labeled(kind: str, data_kind: str = "labels", **model: Any) -> Callable[[Subjects], Any]:
     @contextmanager
     def make_subject(subjects: Subjects) -> Iterator[Subject]:
@@ -944,6 +963,7 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "classes of a decoder, last token": labeled("decoder", pooling="last", classifier_activation="tanh"),
     "tags": labeled("encoder", "tags"),
     "span corruption": spans,
+    "student": student,
     "gpt2": imported("gpt2"),
     "bert": imported("bert"),
     "bert body": imported("bert body"),

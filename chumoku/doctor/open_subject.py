@@ -33,9 +33,11 @@ from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.pretrained import installed_models
 from chumoku.text import Tokenizer
 from chumoku.training.datasets import TrainingData, prepare
+from chumoku.training.objectives import make_objective
 from chumoku.training.outputs import create_result
 from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
 from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
+from chumoku.training.teacher import check_teacher, load_teacher, shared_outputs
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers
 
@@ -73,10 +75,16 @@ def is_recipe(name: str) -> bool:
 def subject_from_recipe(recipe: Recipe, working: Path, notify: Notify) -> Subject:
     notify("Preparing the corpus …")
     init = None if recipe.init is None else open_model.load(recipe.init)
-    data = prepare(with_output_folder(recipe, working), init)
+    teacher = load_teacher(recipe, torch.device("cpu"))
+    data = prepare(with_output_folder(recipe, working), teacher if init is None else init)
     tokenizers = Tokenizers(data.tokenizer, data.source_tokenizer)
     model = create_result(recipe, data.config, tokenizers, init=init, device=torch.device("cpu")).model
-    return replace(add_original_lines(subject_from_data(data, working), recipe, working), model=model, recipe=recipe)
+    subject = replace(add_original_lines(subject_from_data(data, working), recipe, working), model=model, recipe=recipe)
+    if teacher is None:
+        return subject
+    check_teacher(teacher, data)
+    objective = make_objective(recipe, model, teacher.model, outputs=shared_outputs(teacher))
+    return replace(subject, objective=objective)
 
 
 def subject_from_model(name: str, working: Path, notify: Notify, *, precision: str | None = None) -> Subject:

@@ -24,6 +24,7 @@ from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.text_files import find_files
 from chumoku.errors import pluralize
+from chumoku.model_path import resolve_run
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
@@ -37,7 +38,8 @@ from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
 from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
-from chumoku.training.vocabulary import vocabulary_sizes
+from chumoku.training.vocabulary import VocabularySizes, vocabulary_sizes
+from chumoku.weights.open_model import read_model_config
 
 TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
 TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
@@ -56,6 +58,9 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         for path in find_files(as_list(files))
     ]
     sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
+    if recipe.distillation is not None and recipe.init is None:
+        vocabulary = read_model_config(resolve_run(recipe.distillation.teacher)).vocabulary
+        sizes = VocabularySizes(vocabulary, None, f"Vocabulary: {vocabulary:,} tokens, as the teacher's.")
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)

@@ -1,6 +1,6 @@
 """A recipe: all settings of a run in one TOML file.
 
-    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]
+    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]  [distillation]
 
 The keys of [model] are those of `ModelConfig`, or `preset` and the keys that differ from it; `vocabulary` defaults to
 the tokenizer's size. `init` instead names a model to start from, of any supported format, with its own config and
@@ -28,6 +28,7 @@ from chumoku.config import (
     settings_to_dict,
 )
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
+from chumoku.model_path import resolve_run
 from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.safe_files import read_json
@@ -38,6 +39,7 @@ from chumoku.training.settings import (
     LABEL_HEADS,
     AdapterSettings,
     DataSettings,
+    DistillationSettings,
     OptimizerSettings,
     ScheduleSettings,
     TokenizerSettings,
@@ -58,7 +60,9 @@ TABLES: dict[str, type[Settings]] = {
     "optimizer": OptimizerSettings,
     "schedule": ScheduleSettings,
     "lora": AdapterSettings,
+    "distillation": DistillationSettings,
 }
+OPTIONAL_TABLES = ("lora", "distillation")
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Recipe:
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
     lora: AdapterSettings | None = None  # None if there is no [lora] table
+    distillation: DistillationSettings | None = None
 
     @property
     def init(self) -> str | None:
@@ -121,8 +126,8 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """All tables with defaults filled in, so that a stored recipe stays the same if a default changes."""
         tables = {name: settings_to_dict(table) for name in TABLES if (table := getattr(self, name)) is not None}
-        if self.init is not None:
-            del tables["tokenizer"]  # model.init brings its own; a recipe with both is refused
+        if self.init is not None or self.distillation is not None:
+            del tables["tokenizer"]  # model.init or the teacher brings its own; a recipe with both is refused
         tables["optimizer"]["learning_rate"] = self.peak_learning_rate
         return {"model": dict(self.model), **tables}
 
@@ -170,7 +175,7 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
-    names = [name for name in TABLES if name != "lora" or name in values]
+    names = [name for name in TABLES if name not in OPTIONAL_TABLES or name in values]
     tables = {name: parse_settings(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in names}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
     problems = list(_find_conflicts(recipe))
@@ -208,8 +213,10 @@ def _find_table_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("model", "this table is missing; the shortest is preset = 'tiny-decoder'.")
     for name, cls in TABLES.items():
         table = values.get(name, {})
-        if isinstance(table, Mapping):
+        if isinstance(table, Mapping) and (name not in OPTIONAL_TABLES or name in values):
             yield from find_problems(cls, table, prefix=f"{name}.")
+    if values.get("distillation") and values.get("tokenizer"):
+        yield Problem("tokenizer", "the student takes the tokenizer of its teacher; leave this table out.")
 
 
 def _find_init_problems(model: Mapping[str, Any], tokenizer: Any, data_kind: Any) -> Iterator[Problem]:
@@ -297,6 +304,7 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "train.packing", "packing works without dropout of attention weights: set dropout.attention to 0."
         )
+    yield from _find_teacher_problems(recipe, config)
     busy = recipe.schedule.warmup + recipe.schedule.decay
     if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
         sentence = (
@@ -304,3 +312,22 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
             f"schedule.warmup={train.steps // 10} schedule.decay=0."
         )
         yield Problem("schedule.warmup", sentence)
+
+
+def _find_teacher_problems(recipe: Recipe, student: ModelConfig) -> Iterator[Problem]:
+    """Problems of [distillation] that the teacher's config shows."""
+    from chumoku.weights.open_model import read_model_config
+
+    if recipe.distillation is None:
+        return
+    try:
+        teacher = read_model_config(resolve_run(recipe.distillation.teacher))
+    except ChumokuError as error:
+        yield Problem("distillation.teacher", str(error))
+        return
+    if (teacher.kind, teacher.head_kind) != (student.kind, student.head_kind):
+        sentence = (
+            f"the teacher is of kind '{teacher.kind}' with the head '{teacher.head_kind}', the student of kind "
+            f"'{student.kind}' with '{student.head_kind}'; both must be the same."
+        )
+        yield Problem("distillation.teacher", sentence)

@@ -45,6 +45,7 @@ from chumoku.training.precision import DTYPES, fast_kernels
 from chumoku.training.recipe import RECIPE_FILE, Recipe, read_recipe, read_tables, renamed_tables
 from chumoku.training.samples import make_sampler
 from chumoku.training.state import State
+from chumoku.training.teacher import check_teacher, describe_teacher, load_teacher, shared_outputs
 from chumoku.training.validation import Evaluator
 from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.checksums import recover_interrupted_write
@@ -178,18 +179,21 @@ def _train(
             "choose another folder with train.out=…"
         )
     init = parts.model if recipe.init is None else load(recipe.init)
+    teacher = load_teacher(recipe, world.device)
+    tokenizers = teacher if init is None else init  # a bundle that brings its tokenizers
     if init is not None:
         count_trained_parameters(recipe, init.config)  # reports wrong LoRA targets before the corpus is prepared
     if recipe.data.kind == "own" and init is not None:
         data = own_training_data(init, parts.train_data, parts.validation_data)
     elif world.main:
         with ShowProgress(log.console) as progress:
-            data = prepare(recipe, init, progress)
+            data = prepare(recipe, tokenizers, progress)
     world.barrier()
     if not world.main and recipe.data.kind != "own":
-        data = prepare(recipe, init)
+        data = prepare(recipe, tokenizers)
     check_batch_share(data, world)
-    run = build_run(recipe, data, world, log, checkpoints, init, examine if world.main and not resume else None)
+    first_examine = examine if world.main and not resume else None
+    run = build_run(recipe, data, world, log, checkpoints, init, first_examine, teacher)
     run.callbacks = parts.callbacks
     if world.main:
         for place in ("best", "last"):
@@ -236,6 +240,7 @@ def build_run(
     checkpoints: Checkpoints,
     init: Bundle | None = None,
     examine: Examine | None = None,
+    teacher: Bundle | None = None,
 ) -> Run:
     """The run before its first step: model, objective, optimizer and all other parts."""
     settings = recipe.train
@@ -244,7 +249,11 @@ def build_run(
     model = result.model
     if examine is not None:  # before the model is wrapped
         examine(data, model)
-    objective = make_objective(recipe, model)
+    if teacher is None:
+        objective = make_objective(recipe, model)
+    else:
+        check_teacher(teacher, data)
+        objective = make_objective(recipe, model, teacher.model, outputs=shared_outputs(teacher))
     module = wrap(objective, settings, world)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
@@ -260,7 +269,7 @@ def build_run(
         optimizer,
         average,
         Evaluator(module, average, data.validation, world, settings.validation_batches),
-        state=State(origin=origin(recipe, data, result)),
+        state=State(origin=origin(recipe, data, result) | describe_teacher(recipe, teacher)),
         world=world,
         log=log,
         checkpoints=checkpoints,

@@ -187,6 +187,14 @@ class ScheduleSettings(Settings):
     }
 
 
+class DistillationSettings(Settings):
+    """[distillation]: a teacher whose probabilities the model learns, beside the labels."""
+
+    teacher: Annotated[str, Field(min_length=1)]  # a model with the same tokenizer, which the student takes from it
+    temperature: Annotated[float, Field(gt=0.0, le=1e3)] = 2.0
+    weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5  # of the teacher; the labels have the rest
+
+
 class AdapterSettings(LoraSettings):
     """[lora]: the adapter, and the precision of the frozen model."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chumoku.models.model import Model
 from chumoku.training.objectives.classification import Classification
+from chumoku.training.objectives.distillation import Distillation
 from chumoku.training.objectives.token_prediction import Objective, count_labels, forward, token_loss
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ __all__ = [
 ]
 
 
-def make_objective(recipe: Recipe, model: Model) -> Objective:
-    """The objective of a recipe."""
+def make_objective(recipe: Recipe, model: Model, teacher: Model | None = None, *, outputs: int = 0) -> Objective:
+    """The objective of a recipe; with a teacher, distillation of its first `outputs` logits."""
     weights = {key: getattr(recipe.train, key) for key in ("label_smoothing", "balance_loss", "router_z_loss")}
+    if recipe.distillation is not None and teacher is not None:
+        settings = {"temperature": recipe.distillation.temperature, "weight": recipe.distillation.weight}
+        return Distillation(model, teacher, outputs=outputs, **settings, **weights)
     return default_objective(model, **weights)
 
 

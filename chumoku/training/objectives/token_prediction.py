@@ -60,12 +60,15 @@ class Objective(nn.Module):
         output = forward(self.model, batch)
         if output.logits is None:
             raise UsageError("This model outputs vectors, not logits, so it has no loss. Train with head = 'masked'.")
-        labels = batch["labels"]
-        total = self.token_loss(output.logits, labels, self.label_smoothing if self.training else 0.0)
+        total = self.loss(output.logits, batch)
         if output.losses is not None:
             routers = self.balance_loss * output.losses.balance + self.router_z_loss * output.losses.z
-            total = total + routers * (labels != IGNORE).sum()
+            total = total + routers * (batch["labels"] != IGNORE).sum()
         return total
+
+    def loss(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """The summed loss of these logits, without those of routers."""
+        return self.token_loss(logits, batch["labels"], self.label_smoothing if self.training else 0.0)
 
 
 def forward(model: Model, batch: dict[str, Tensor]) -> Output:
