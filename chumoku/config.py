@@ -48,6 +48,7 @@ class Settings:
     RULES: ClassVar[tuple[Rule, ...]] = ()
     ALIASES: ClassVar[Mapping[str, str]] = {}  # names in other libraries, used only for hints
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {}  # names in earlier versions, still read in their files
+    TUPLES: ClassVar[tuple[str, ...]] = ()  # keys whose lists are stored as tuples, so that the settings can be hashed
 
     _hints: ClassVar[dict[str, Any]]
     _adapters: ClassVar[dict[str, TypeAdapter[Any]]]
@@ -83,6 +84,8 @@ def _fill(settings: Settings, values: Mapping[str, Any], *, prefix: str) -> None
         raise ConfigError(problems)
     for key, default in _defaults(cls).items():
         value = _parse_nested(_nested(cls).get(key), _to_python(values[key])) if key in values else default
+        if key in cls.TUPLES and isinstance(value, list):
+            value = tuple(value)
         object.__setattr__(settings, key, value)
 
 
@@ -92,6 +95,7 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # Settings subclasses are dataclasses
         value = getattr(settings, field.name)
         if value is not None:
+            value = list(value) if isinstance(value, tuple) else value  # as TOML and JSON have it
             values[field.name] = settings_to_dict(value) if isinstance(value, Settings) else value
     return values
 

@@ -3,6 +3,7 @@
     encoder-decoder   translate
     decoder           generate, stream, chat
     encoder           embed, similarity
+    with labels       classify
 
 One text in, one answer out; a list in, a list out.
 """
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor
 
 from chumoku import lora, text
-from chumoku.decoding import chat, embed, generate, translate
+from chumoku.decoding import chat, classify, embed, generate, translate
 from chumoku.decoding.arguments import check_arguments, sampling_options
 from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY, MODEL_DEFAULT
+from chumoku.decoding.embed import BATCH_TOKENS
 from chumoku.decoding.engines.native.call import prepare
 from chumoku.errors import NoTokenizerWarning, UsageError
 from chumoku.model_path import base_model_of, is_adapter, resolve_run
@@ -41,6 +43,7 @@ ABILITIES = {
     "decoder": "it continues texts (generate, stream) and replies (chat)",
     "encoder": "it turns texts into vectors (embed)",
 }
+LABEL_ABILITY = "it gives labels to texts (classify)"
 M = TypeVar("M", bound=Model)
 Texts = TypeVar("Texts", str, list[str])
 
@@ -243,6 +246,34 @@ class Pipeline(Bundle):
         vectors = embed.embed(model, as_list(text), tokenizer=self.tokenizer, **options)
         return vectors[0] if isinstance(text, str) else vectors
 
+    def classify(
+        self,
+        text: str | Sequence[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        note: Callable[[str], object] = warnings.warn,
+        progress: Progress = silent,
+        **unknown: Any,
+    ) -> Any:
+        """The probability of each class, most likely first: {"positive": 0.9, …}; of a list of texts, a list of these.
+
+        A model with tags splits a text at spaces, and returns a (word, tag, probability) for each word.
+
+        batch_tokens    most tokens of a batch: rows × longest
+        note            called with a sentence if texts were truncated
+        progress        called as progress(step, done, total, unit)
+        """
+        if self.config.labels is None:
+            raise UsageError(f"This model has no labels and cannot classify: {ABILITIES[self.config.kind]}.")
+        check_arguments(self.classify, unknown)
+        options: dict[str, Any] = {"tokenizer": self.tokenizer, "batch_tokens": batch_tokens, "progress": progress}
+        found: list[Any]
+        if self.config.head == "tags":
+            found = classify.tag(self.model, [each.split() for each in as_list(text)], **options)
+        else:
+            found = classify.classify(self.model, as_list(text), note=note, **options)
+        return found[0] if isinstance(text, str) else found
+
     def similarity(self, texts: Sequence[str]) -> Tensor:
         """The cosine similarity of each pair of texts [n, n]."""
         return embed.similarities(self.embed(as_list(texts)))
@@ -264,6 +295,8 @@ class Pipeline(Bundle):
         return Pipeline(model, self.tokenizer, self.source_tokenizer, self.generation_config)
 
     def _model_as(self, kind: type[M], method: str) -> M:
+        if self.config.labels is not None and kind is DecoderModel:
+            raise UsageError(f"This model has the head '{self.config.head}' and cannot {method}: {LABEL_ABILITY}.")
         if not isinstance(self.model, kind):
             found = self.config.kind
             raise UsageError(f"This model is of kind '{found}' and cannot {method}: {ABILITIES[found]}.")

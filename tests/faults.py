@@ -24,8 +24,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its thread pool does not survi
 import torch
 from rich.console import Console
 
+from chumoku import text
 from chumoku.data import grammar
 from chumoku.errors import ChumokuError
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.save_model import save
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import read_tensors
 from chumoku.training.datasets import prepare
@@ -36,6 +40,13 @@ from chumoku.weights.bundle import load
 from chumoku.weights.checksums import verify_checksums
 
 KINDS = ("decoder", "encoder", "encoder-decoder")
+# Other objectives: the kind of their model, data.kind and the file.
+OBJECTIVES: dict[str, tuple[str, str, str]] = {
+    "classes": ("encoder", "labels", "labels.tsv"),
+    "tags": ("decoder", "tags", "tags.conll"),
+    "spans": ("encoder-decoder", "text", "text.txt"),
+    "distillation": ("decoder", "text", "text.txt"),
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "dropout": {"model": {"dropout": {"embedding": 0.1, "attention": 0.2, "sublayer": 0.3}}},
     "accumulation": {"train": {"gradient_accumulation": 3}},
@@ -49,15 +60,25 @@ def write_corpora(folder: Path) -> None:
     pairs = grammar.generate(110)
     (folder / "pairs.tsv").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), "utf-8")
     (folder / "text.txt").write_text("\n\n".join(pair.target for pair in pairs) + "\n", "utf-8")
+    more = [pair.target for pair in grammar.generate(397)]
+    (folder / "labels.tsv").write_text("".join(f"{line}\t{len(line) % 3}\n" for line in more), "utf-8")
+    sentences = ["".join(f"{word} {len(word) % 2}\n" for word in line.split()) for line in more]
+    (folder / "tags.conll").write_text("\n".join(sentences), "utf-8")
+    tokenizer = text.train(["a"], kind="byte")
+    sizes: dict[str, Any] = {"vocabulary": tokenizer.size, "width": 16, "layers": 1, "heads": 2, "context": 11}
+    save(folder / "teacher", build(ModelConfig(**sizes, initialization="xavier"), seed=7), tokenizer)
 
 
 def recipe_for(kind: str, corpora: Path, out: Path, **changes: dict[str, Any]) -> dict[str, Any]:
-    """The recipe of a very small run; `changes` replace values of its tables."""
+    """The recipe of a very small run; `changes` replace values of its tables. `kind`: of a model, or an objective."""
     pairs = kind == "encoder-decoder"
+    source = ("pairs", "pairs.tsv") if pairs else ("text", "text.txt")
+    distilled = kind == "distillation"
+    kind, data_kind, file = OBJECTIVES.get(kind, (kind, *source))
     tables: dict[str, dict[str, Any]] = {
         "model": {"kind": kind, "width": 12, "layers": 1, "heads": 3, "context": 11, "position": "learned"},
         "tokenizer": {"kind": "byte"} if not pairs else {"kind": "character", "target_kind": "word"},
-        "data": {"kind": "pairs" if pairs else "text", "files": str(corpora / ("pairs.tsv" if pairs else "text.txt"))},
+        "data": {"kind": data_kind, "files": str(corpora / file)},
         "train": {
             "out": str(out),
             "steps": STEPS,
@@ -73,6 +94,9 @@ def recipe_for(kind: str, corpora: Path, out: Path, **changes: dict[str, Any]) -
     if pairs:
         tables["model"]["context"] = 64
         tables["data"]["validation_share"] = 0.2
+    if distilled:
+        del tables["tokenizer"]  # the teacher brings its own
+        tables["distillation"] = {"teacher": str(corpora / "teacher")}
     for name, table in changes.items():
         tables[name] = {**tables[name], **table}
     return tables

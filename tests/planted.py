@@ -32,8 +32,10 @@ from chumoku import text
 from chumoku.data import grammar
 from chumoku.data.batches import IGNORE, source_mask
 from chumoku.data.pairs import Pair
+from chumoku.data.span_corruption import find_sentinels
 from chumoku.doctor import Subject
 from chumoku.doctor.open_subject import subject_from_model, subject_from_recipe
+from chumoku.models import heads
 from chumoku.models import model as model_module
 from chumoku.models.build import build
 from chumoku.models.stack import Memory, Stack
@@ -45,9 +47,11 @@ from chumoku.text.tokenizer import Tokenizer
 from chumoku.training import optimizer
 from chumoku.training.loop import Run
 from chumoku.training.objectives import ContrastiveObjective, Objective, count_labels
+from chumoku.training.objectives.distillation import Distillation
 from chumoku.training.recipe import read_recipe
 
 COUNT = 1000
+FIRST_WORDS = ("Did", "I", "My", "The")
 SIZES: dict[str, Any] = {"width": 24, "heads": 3, "layers": 2, "context": 29, "feedforward_width": 37}
 Patch, Batch = pytest.MonkeyPatch, dict[str, Tensor]
 
@@ -63,9 +67,16 @@ class Subjects:
         (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
         rows = [*pairs, *(Pair(f"ねえ、{pair.source}", pair.target) for pair in pairs[::3])]
         (folder / "sentences.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in rows), encoding="utf-8")
+        # The class of a sentence is its first word, the tag of a word whether it is a short one.
+        classes = [f"{line}\t{line.split()[0]}\n" for line in lines if line.split()[0] in FIRST_WORDS]
+        (folder / "labels.tsv").write_text("".join(classes), encoding="utf-8")
+        tagged = (
+            "".join(f"{word} {'SHORT' if len(word) < 4 else 'LONG'}\n" for word in line.split()) for line in lines
+        )
+        (folder / "tags.conll").write_text("\n".join(tagged), encoding="utf-8")
 
     def recipe(self, kind: str, **changes: dict[str, Any]) -> dict[str, Any]:
-        pairs = kind == "encoder-decoder"
+        pairs = kind == "encoder-decoder" and changes.get("data", {}).get("kind") != "text"
         tables: dict[str, dict[str, Any]] = {
             "model": {"kind": kind, **SIZES},
             "tokenizer": {"kind": "character", "target_kind": "word"} if pairs else {"kind": "byte"},
@@ -103,6 +114,25 @@ class Subjects:
 
     def encoder(self, **model: Any) -> Subject:
         return self.subject("encoder", **model)
+
+    def labeled(self, kind: str, data_kind: str = "labels", **model: Any) -> Subject:
+        """A model with classes or tags."""
+        file = self.folder / {"labels": "labels.tsv", "tags": "tags.conll"}[data_kind]
+        labels = sorted(FIRST_WORDS) if data_kind == "labels" else ["LONG", "SHORT"]
+        return self.subject(kind, {"kind": data_kind, "files": str(file)}, labels=labels, **model)
+
+    def spans(self, **model: Any) -> Subject:
+        """An encoder-decoder that is pre-trained on text."""
+        data = {"kind": "text", "files": str(self.folder / "text.txt")}
+        return self.subject("encoder-decoder", data, **model)
+
+    def student(self, **model: Any) -> Subject:
+        """A decoder that learns from a teacher."""
+        subject = self.decoder(**model)
+        assert subject.model is not None
+        config = subject.model.config
+        options: dict[str, Any] = {"temperature": 2.0, "weight": 0.5, "outputs": config.vocabulary}
+        return replace(subject, objective=Distillation(subject.model, build(config, seed=11), **options))
 
     def translator(self, **model: Any) -> Subject:
         return self.subject("encoder-decoder", **model)
@@ -164,6 +194,16 @@ def modify_batches(subject: Subject, change: Callable[[Batch], Batch]) -> Subjec
     return replace(
         subject, train=ModifiedBatches(subject.train, change), validation=ModifiedBatches(subject.validation, change)
     )
+
+
+def change_labels(data_kind: str, change: Callable[[Tensor], Tensor], kind: str = "encoder") -> Plant:
+    """Change the classes or tags of all batches."""
+
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.labeled(kind, data_kind)
+        return modify_batches(subject, lambda batch: {**batch, "labels": change(batch["labels"])})
+
+    return plant
 
 
 def change_model(kind: str, change: Callable[[Any], object], **config: Any) -> Plant:
@@ -760,6 +800,28 @@ def damaged_checkpoint(subjects: Subjects, patch: Patch) -> Subject:
     return Subject(folder=folder)
 
 
+def labels_of_a_student(subjects: Subjects, patch: Patch) -> Subject:
+    return modify_batches(subjects.student(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
+
+
+def sentinels_from_one(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.spans()
+    assert subject.tokenizer is not None
+    first, *_, last = find_sentinels(subject.tokenizer)
+
+    def change(batch: Batch) -> Batch:
+        later = {name: batch[name] + ((batch[name] >= first) & (batch[name] < last)) for name in ("target", "labels")}
+        return {**batch, **later}
+
+    return modify_batches(subject, change)
+
+
+def pooling_ignores_the_mask(subjects: Subjects, patch: Patch) -> Subject:
+    pool = heads.pool
+    patch.setattr(heads, "pool", lambda hidden, mask, **options: pool(hidden, None, **options))
+    return subjects.labeled("decoder")
+
+
 PLANTED_BUGS: dict[str, PlantedBug] = {
     "mask off by one": PlantedBug("future", mask_off_by_one, ("cache", "engine", "fused", "mates")),
     "mask off by one, translation": PlantedBug("future", mask_off_by_one_in_translation, ("cache", "engine")),
@@ -809,6 +871,12 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "begin token instead of the end token": PlantedBug("labels", begin_token_instead_of_end),
     "no end token": PlantedBug("labels", no_end_token),
     "no begin token": PlantedBug("labels", no_begin_token, ("batches",)),
+    "classes of the next texts": PlantedBug("alignment", change_labels("labels", lambda labels: labels.roll(1))),
+    "every class is the first": PlantedBug("labels", change_labels("labels", torch.zeros_like, "decoder")),
+    "tags one token late": PlantedBug("labels", change_labels("tags", lambda labels: labels.roll(1, 1))),
+    "sentinels of targets numbered from one": PlantedBug("labels", sentinels_from_one),
+    "labels of a student not shifted": PlantedBug("labels", labels_of_a_student, ("first loss",)),
+    "padding reaches the classes": PlantedBug("padding", pooling_ignores_the_mask),
     "every other label ignored": PlantedBug("labels", ignore_labels("decoder", every_other)),
     "half of the labels ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: numbers < 0.5)),
     "half of the rows ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
@@ -938,6 +1006,24 @@ def fresh_chat(subjects: Subjects) -> Iterator[Subject]:
     yield subjects.chat()
 
 
+@contextmanager
+def spans(subjects: Subjects) -> Iterator[Subject]:
+    yield subjects.spans(share_embeddings=True, position="relative_bias")
+
+
+@contextmanager
+def student(subjects: Subjects) -> Iterator[Subject]:
+    yield subjects.student(norm="rms")
+
+
+def labeled(kind: str, data_kind: str = "labels", **model: Any) -> Callable[[Subjects], Any]:
+    @contextmanager
+    def make_subject(subjects: Subjects) -> Iterator[Subject]:
+        yield subjects.labeled(kind, data_kind, **model)
+
+    return make_subject
+
+
 DROPOUT = {"embedding": 0.1, "attention": 0.2, "sublayer": 0.1}
 PAPER = {"position": "sinusoidal", "placement": "post", "scale_embedding": True, "share_embeddings": True}
 GEMMA = {
@@ -986,6 +1072,11 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "trained decoder": trained("decoder"),
     "trained encoder": trained("encoder"),
     "trained translator": trained("encoder-decoder"),
+    "classes": labeled("encoder", position="learned", dropout=DROPOUT),
+    "classes of a decoder, last token": labeled("decoder", pooling="last", classifier_activation="tanh"),
+    "tags": labeled("encoder", "tags"),
+    "span corruption": spans,
+    "student": student,
     "gpt2": imported("gpt2"),
     "bert": imported("bert"),
     "bert body": imported("bert body"),

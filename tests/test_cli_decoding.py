@@ -146,6 +146,14 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     out.unlink()
     found = ask("translate", "translator", *words, "--json")
     assert json.loads(found.out)["lines"] == 33
+    pairs = [tmp_path / name for name in ("pairs.tsv", "back.tsv")]
+    for path, more in zip(pairs, ([], ["--back"]), strict=True):
+        found = ask("translate", "translator", *words[:2], "--to-pairs", str(path), *words[4:], *more)
+        assert found.out == f"33 lines are in {path}.\n"
+    forward, back = ([line.split("\t") for line in path.read_text().splitlines()] for path in pairs)
+    assert [text for text, _ in forward] == [text for _, text in back]
+    assert [translation for _, translation in forward] == [translation for translation, _ in back]
+    assert [" ".join(text.split()) for text, _ in forward] == [" ".join(text.split()) for text in texts]
 
 
 @pytest.mark.slow
@@ -378,8 +386,13 @@ def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Pa
         (["translate", "translator", "one", "--length-penalty", "-1e300"], "--length-penalty"),
         (["translate", "translator", "one", "--device", "cuda:99"], "Choose cpu"),
         (["translate", "translator", "one", "--precision", "int3"], "There is no precision 'int3'"),
-        (["translate", "translator", "--file", "in.txt"], "--file IN --out OUT"),
-        (["translate", "translator", "--out", "out.txt"], "--file IN --out OUT"),
+        (["translate", "translator", "--file", "in.txt"], "--file IN and --out OUT or --to-pairs OUT"),
+        (["translate", "translator", "--out", "out.txt"], "--file IN and --out OUT or --to-pairs OUT"),
+        (
+            ["translate", "translator", "--file", "in.txt", "--out", "a", "--to-pairs", "b"],
+            "--out OUT or --to-pairs OUT",
+        ),
+        (["translate", "translator", "one", "--back"], "--back needs --to-pairs OUT"),
         (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "no other texts"),
         (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt does not exist"),
         (["generate", "decoder", ""], "The text is empty"),

@@ -14,6 +14,7 @@ from foreign import VOCABULARY, edit_config, equal_models, export, randomize, sa
 from torch import Tensor, nn
 
 import chumoku
+import chumoku.config
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
@@ -24,6 +25,8 @@ from chumoku.weights.families.table import select_rows
 from chumoku.weights.open_model import load
 
 CLOSE = 1e-5
+CLASSES, TAGS = "ForSequenceClassification", "ForTokenClassification"
+NAMES = {0: "good", 1: "bad", 2: "なし"}
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 35, "num_hidden_layers": 3, "num_attention_heads": 5}
 SIZES |= {"intermediate_size": 41, "max_position_embeddings": 67, "layer_norm_eps": 1e-2}
 
@@ -67,7 +70,14 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "distilbert": distilbert,
     "distilbert untied": lambda: distilbert(tie_word_embeddings=False, activation="relu"),
     "distilbert body": lambda: distilbert("Model", dim=30, sinusoidal_pos_embds=True),
+    "bert classes": lambda: roberta("Bert", CLASSES, type_vocab_size=2, num_labels=7),
+    "bert tags": lambda: roberta("Bert", TAGS, type_vocab_size=2, id2label=NAMES, label2id={}),
+    "roberta classes": lambda: roberta(task=CLASSES, id2label=NAMES, label2id={}),
+    "roberta tags": lambda: roberta(task=TAGS, num_labels=2),
+    "distilbert classes": lambda: distilbert(CLASSES, id2label=NAMES, label2id={}),
+    "distilbert tags": lambda: distilbert(TAGS, num_labels=5),
 }
+AUTO = {"classes": f"AutoModel{CLASSES}", "tags": f"AutoModel{TAGS}", "body": "AutoModel"}
 WRITTEN = {"roberta two segments": "bert", "roberta body": "bert", "xlm-roberta": "roberta", "camembert": "roberta"}
 
 
@@ -83,6 +93,8 @@ def outputs_of_both(ours: Model, theirs: nn.Module) -> tuple[Tensor, Tensor]:
     expected, output = theirs(ids, attention_mask=real.long()), ours(ids, mask=real)
     if hasattr(expected, "logits"):
         assert output.logits is not None
+        if ours.config.head_kind == "classes":
+            return output.logits, expected.logits
         return output.logits[real], expected.logits[real]
     return output.hidden[real], expected.last_hidden_state[real]
 
@@ -102,11 +114,28 @@ def test_outputs_equal_transformers_in_both_directions(name: str, tmp_path: Path
     folder = export(first, tmp_path / "ours")
     kind = json.loads((folder / "config.json").read_text())["model_type"]
     assert kind == WRITTEN.get(name, name.split()[0])
-    auto = transformers.AutoModelForMaskedLM if "body" not in name else transformers.AutoModel
+    auto = getattr(transformers, AUTO.get(name.split()[-1], "AutoModelForMaskedLM"))
     ours, expected = outputs_of_both(first, auto.from_pretrained(folder).eval())
     assert (ours - expected).abs().max() <= CLOSE
     again = load(folder).model
     assert equal_models(again, first)
+
+
+def test_names_of_labels_are_kept_and_other_classifiers_refused(tmp_path: Path) -> None:
+    save_variant("roberta classes", tmp_path / "theirs")
+    model = load(tmp_path / "theirs").model
+    assert model.config.labels == ("good", "bad", "なし")
+    values = json.loads((export(model, tmp_path / "ours") / "config.json").read_text())
+    assert values["id2label"] == {"0": "good", "1": "bad", "2": "なし"}
+    edit_config(tmp_path / "theirs", problem_type="multi_label_classification")
+    with pytest.raises(UsageError, match="problem_type"):
+        load(tmp_path / "theirs")
+    save_model(randomize(distilbert(CLASSES, num_labels=1)), tmp_path / "one")
+    with pytest.raises(UsageError, match="has one label: a regression"):
+        load(tmp_path / "one")
+    other = chumoku.ModelConfig(**{**chumoku.config.settings_to_dict(model.config), "pooling": "mean"})
+    with pytest.raises(UsageError, match="takes the class of a text from its first token, with tanh"):
+        export(build(other), tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -120,7 +149,9 @@ def test_tables_and_tensors_correspond(name: str, tmp_path: Path) -> None:
     assert transformers_rows(config) is not None
 
 
-@pytest.mark.parametrize("name", ["roberta", "xlm-roberta", "distilbert", "modernbert"])
+@pytest.mark.parametrize(
+    "name", ["roberta", "xlm-roberta", "distilbert", "modernbert", "bert classes", "distilbert tags"]
+)
 def test_conversions_are_certified(name: str, tmp_path: Path) -> None:
     """The probes have the padding token too, which has no position in RoBERTa."""
     save_variant(name, tmp_path / "theirs")

@@ -45,6 +45,7 @@ def test_all_recipes_are_listed() -> None:
         "encoder",
         "lora",
         "chat-lora",
+        "sentence-encoder",
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from faults import KINDS, recipe_for
+from faults import KINDS, OBJECTIVES, recipe_for
 from rich.console import Console
 from safetensors import SafetensorError
 from serving import until
@@ -165,7 +165,7 @@ def test_the_same_recipe_gives_the_same_run(run: Run, tmp_path: Path) -> None:
     assert not equal(everything(tmp_path / "one"), everything(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+@pytest.mark.parametrize("kind", ["decoder", "encoder", *OBJECTIVES])
 def test_accumulated_batches_are_one_large_batch(kind: str, run: Run, tmp_path: Path) -> None:
     """Hidden tokens are more in one row than in another, so a mean of means would show."""
     run("large", kind=kind, train={"batch_size": 21, "steps": 13, "log_every": 1})
@@ -226,8 +226,9 @@ def test_another_run_is_not_resumed(
     assert kept["train"]["steps"] == 9, "a refused run leaves no recipe"
 
 
-def test_a_run_may_be_made_longer(run: Run, tmp_path: Path) -> None:
-    constant = {"schedule": {"kind": "constant"}}
+@pytest.mark.parametrize("kind", ["decoder", *OBJECTIVES])
+def test_a_run_may_be_made_longer(kind: str, run: Run, tmp_path: Path) -> None:
+    constant: dict[str, Any] = {"kind": kind, "schedule": {"kind": "constant"}, "model": {"dropout": {"sublayer": 0.1}}}
     run("whole", **constant)
     run("parts", train={"steps": 20}, **constant)
     log = ConsoleLog()
@@ -794,17 +795,23 @@ def together(folder: Path, tables: dict[str, Any], *words: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("parallel", "sharded"), [("ddp", False), ("fsdp", False), ("fsdp", True)])
-def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "parallel", "sharded"),
+    [
+        *(("encoder", *way) for way in (("ddp", False), ("fsdp", False), ("fsdp", True))),
+        *((objective, "ddp", False) for objective in OBJECTIVES),
+    ],
+)
+def test_two_processes_equal_one(kind: str, parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
     """Losses as of one process; stopped after 10 steps of two, gone on with one, and with two again."""
     settings = {"log_every": 1, "gradient_accumulation": 2, "parallel": parallel, "sharded": sharded}
     out = tmp_path / "two"
 
     def steps(count: int) -> dict[str, Any]:
-        tables = recipe_for("encoder", corpora, out, train={**settings, "steps": count})
+        tables = recipe_for(kind, corpora, out, train={**settings, "steps": count})
         return {**tables, "schedule": {"kind": "constant", "warmup": 5}}
 
-    reference = recipe_for("encoder", corpora, tmp_path / "reference", train={**settings, "steps": 20})
+    reference = recipe_for(kind, corpora, tmp_path / "reference", train={**settings, "steps": 20})
     go({**reference, "schedule": {"kind": "constant", "warmup": 5}})
     output = together(tmp_path, steps(8))
     assert "cpu × 2" in output
@@ -814,7 +821,8 @@ def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tm
     expected = dict(chumoku.load(tmp_path / "reference" / "last").model.named_parameters())
     found = dict(chumoku.load(out / "last").model.named_parameters())
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
+        if not name.endswith("key.bias"):  # its gradient is only rounding errors, which Adam scales up
+            torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
     assert bool(list(newest(out).glob("part-*-of-00002.safetensors"))) == sharded
 
 

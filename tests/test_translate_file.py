@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from chumoku.data.pairs import Pair, read_pairs
 from chumoku.decoding.translate_file import (
+    make_pairs,
     one_line,
     progress_path,
     read_line_batches,
@@ -38,6 +40,10 @@ def shout(texts: list[str]) -> list[str]:
 def in_company(texts: list[str]) -> list[str]:
     """An answer that shows who else was asked at once: another chunk, another answer."""
     return [f"{text} of {len(texts)} with {texts[0]}" for text in texts]
+
+
+def pairs_of(translate: Callable[[list[str]], list[str]]) -> Callable[[list[str]], list[str]]:
+    return lambda texts: make_pairs(texts, translate(texts))
 
 
 def numbered(path: Path, count: int) -> Path:
@@ -369,3 +375,19 @@ def test_lines_before_an_invalid_one_are_returned() -> None:
     assert next(coming) == ["a", "b", "c"]
     with pytest.raises(CorpusError, match="Line 4"):
         next(coming)
+
+
+@pytest.mark.parametrize("calls", [0, 3])
+def test_pairs_are_a_table_even_after_an_interruption(calls: int, tmp_path: Path) -> None:
+    """An empty line first and a tab in a text: every other line is a pair of the text and its translation."""
+    source, out = tmp_path / "in.txt", tmp_path / "pairs.tsv"
+    texts = ["", *(f"number\t{number} of many" for number in range(29))]
+    source.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    if calls:
+        with pytest.raises(KeyboardInterrupt):
+            translate_file(source, out, pairs_of(stopping_after(calls, shout)), job=JOB, chunk=CHUNK, empty="\t")
+    assert translate_file(source, out, pairs_of(shout), job=JOB, chunk=CHUNK, empty="\t") == 30
+    pairs, report = read_pairs([out])
+    assert pairs == [Pair(f"number {n} of many", f"NUMBER {n} OF MANY!") for n in range(29)]
+    assert report.dropped == {"empty": 1}
+    assert make_pairs(["a"], ["b\tc"], back=True) == ["b c\ta"]

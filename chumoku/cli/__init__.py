@@ -11,6 +11,7 @@ import typer
 
 from chumoku.cli import (
     chat,
+    classify,
     convert,
     count,
     demo,
@@ -51,6 +52,7 @@ app.command()(chat.chat)
 app.command()(embed.embed)
 app.command()(search.search)
 app.command()(mine.mine)
+app.command()(classify.classify)
 app.command()(convert.convert)
 app.command()(push.push)
 app.command()(families.families)

@@ -86,12 +86,14 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
     from chumoku.config import parse_settings
     from chumoku.errors import UsageError
     from chumoku.models.presets import read_model_config
+    from chumoku.training.label_config import head_values
     from chumoku.training.recipe import config_from_init
     from chumoku.training.settings import TokenizerSettings
     from chumoku.training.vocabulary import vocabulary_sizes
     from chumoku.weights.open_model import local_path
 
-    table = tables["model"]
+    kind = tables.get("data", {}).get("kind")
+    table = {**tables["model"], **head_values(kind, tables["model"])}
     init = table.get("init")
     if init is None:
         if vocabulary is None and "tokenizer" not in tables and "preset" in table:
@@ -103,8 +105,7 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
         raise UsageError(
             f"{name} starts from {init}, which does not exist. Name the model, for example model.init=smollm2.gguf."
         )
-    sentences = tables.get("data", {}).get("kind") == "sentences"
-    return config_from_init(init, table, sentences=sentences), f"The config is that of {init}."
+    return config_from_init(init, table, data_kind=kind), f"The config is that of {init}."
 
 
 def config_of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""chumoku evaluate: perplexity of a text, BLEU and chrF of translations, or recall and nDCG of sentence vectors."""
+"""chumoku evaluate: scores of a model on a text, translations, labels or sentence vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 
 def evaluate(
     model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}; or a file of translations, one per line.")],
-    data: Annotated[list[str], typer.Argument(help="A text; to score translations or vectors, a table, or two files.")],
+    data: Annotated[
+        list[str],
+        typer.Argument(help="A text; for translations and vectors a table, or two files; for labels a table of texts."),
+    ],
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = BEAM,
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
@@ -28,14 +31,19 @@ def evaluate(
     source_language: Annotated[str | None, typer.Option("--from", help="Multilingual models: source language.")] = None,
     split: Annotated[bool, typer.Option(help="Translate the sentences of a text one by one.")] = True,
     columns: Annotated[
-        str, typer.Option(help="Tables: source and target, or query and document, by number (from 0) or name.")
-    ] = "0,1",
+        str | None,
+        typer.Option(
+            help="Tables: source and target, query and document, or text and label, by number (from 0) or name.",
+            show_default="0,1; of labels text,label",
+        ),
+    ] = None,
     width: Annotated[
         int | None, typer.Option(min=1, help="Encoders: use the first elements of each vector only.")
     ] = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the translations to this file, one per line (empty if skipped).")
     ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Labels: draw the confusion matrix to this file (.png).")] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
@@ -44,7 +52,8 @@ def evaluate(
     """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures).
 
     Of an encoder and a table, scores the vectors: recall@k and nDCG of queries and their documents (columns 0,1), or
-    the rank correlation with human similarity scores (columns 0,1,2).
+    the rank correlation with human similarity scores (columns 0,1,2). A model with classes or tags is scored on texts
+    with labels: accuracy, macro F1, and the F1 of each label.
 
     With --precision, the score with the weights as stored is shown too, and the difference.
     """
@@ -59,9 +68,11 @@ def evaluate(
         if pipeline.config.kind == "encoder-decoder":
             options: dict[str, Any] = {"beam": beam, "into": into, "split": split}
             options["source_language"] = source_language
-            return _translations(pipeline, data, options, language, tokenized, columns, save)
+            return _translations(pipeline, data, options, language, tokenized, columns or "0,1", save)
+        if pipeline.config.labels is not None:
+            return _labels(pipeline, data, columns, plot)
         if pipeline.config.kind == "encoder" and (pipeline.config.head_kind == "vector" or has_table(data)):
-            return _vectors(pipeline, data, columns, width)
+            return _vectors(pipeline, data, columns or "0,1", width)
         return _text(pipeline, data)
 
     if Path(model).is_file() and not model.lower().endswith(MODELS):
@@ -90,6 +101,7 @@ def show(found: dict[str, Any]) -> None:
     stored, changed = found.pop("stored", None), found.pop("difference", {})
     if stored is not None:
         print(f"{'':<16} {found.pop('precision'):>12} {'as stored':>12} {'difference':>12}")
+    classes = found.pop("classes", {})
     for key, value in found.items():
         name = f"{key.replace('_', ' '):<16}"
         if key in changed:
@@ -98,6 +110,47 @@ def show(found: dict[str, Any]) -> None:
             print(f"{name} {value[0]:,.1f} to {value[1]:,.1f} (95 %)")
         elif value is not None:
             print(f"{name} {f'{value:,.4f}' if isinstance(value, float) else value}")
+
+    if classes:
+        widest = min(40, max(map(len, classes)))
+        print(f"{'label':<{widest}} {'precision':>9} {'recall':>9} {'F1':>9} {'count':>9}")
+    for label, score in classes.items():
+        numbers = " ".join(f"{score[key]:>9.4f}" for key in ("precision", "recall", "f1"))
+        print(f"{label:<{widest}} {numbers} {score['count']:>9,}")
+
+
+def _labels(pipeline: Pipeline, files: list[str], columns: str | None, plot: Path | None) -> dict[str, Any]:
+    from rich.console import Console
+
+    from chumoku.cli.prepare import split_in_two
+    from chumoku.data.labeled import read_examples
+    from chumoku.decoding import classify
+    from chumoku.evaluation.classification import score_labels
+    from chumoku.text.progress import ShowProgress
+
+    tagged = pipeline.config.head == "tags"
+    chosen = None if columns is None else split_in_two(columns, "--columns")
+    with ShowProgress(Console(stderr=True)) as progress:
+        examples, report = read_examples(files, tagged=tagged, columns=chosen, duplicates=True, progress=progress)
+        options: dict[str, Any] = {"tokenizer": pipeline.tokenizer, "progress": progress}
+        if tagged:
+            tags = classify.tag(pipeline.model, [example.words for example in examples], **options)
+            predicted = [[word.tag for word in words] for words in tags]
+        else:
+            texts = [example.text for example in examples]
+            found = classify.classify(pipeline.model, texts, note=lambda line: typer.echo(line, err=True), **options)
+            predicted = [[next(iter(labels))] for labels in found]
+    for line in report.lines() if report.dropped else ():
+        typer.echo(line, err=True)
+    right = [example.labels for example in examples]
+    score = score_labels(predicted, right, pipeline.config.labels or (), tagged=tagged)
+    if plot is not None:
+        from chumoku.probe.confusion_figure import draw_confusion
+
+        what = "words" if tagged else "texts"
+        title = f"accuracy {score.accuracy:.1%} of {score.count:,} {what}"
+        typer.echo(f"Drawn: {draw_confusion(score.confusion, score.labels, plot, title=title)}", err=True)
+    return score.as_dict()
 
 
 def _text(pipeline: Pipeline, files: list[str]) -> dict[str, Any]:

@@ -72,12 +72,14 @@ def open_pipeline(
     """The model; refuse one that is not of the kind this command needs."""
     import chumoku
     from chumoku.nn.plain import plain_formulas
-    from chumoku.pipeline import ABILITIES
+    from chumoku.pipeline import ABILITIES, LABEL_ABILITY
 
     pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
     if plain_formulas():
         typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Unset it for the fast kernels.", err=True)
     found = pipeline.config.kind
+    if pipeline.config.labels is not None and kind == "decoder":
+        raise UsageError(f"{model} has the head '{pipeline.config.head}': {LABEL_ABILITY}.")
     if found != kind:
         raise UsageError(f"{model} is of kind '{found}', but this command needs the kind '{kind}': {ABILITIES[found]}.")
     pipeline.require_tokenizer()

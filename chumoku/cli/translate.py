@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from pathlib import Path
@@ -44,6 +45,13 @@ def translate(
     out: Annotated[
         Path | None, typer.Option(help="… into this one; run the same command again to continue an interrupted one.")
     ] = None,
+    to_pairs: Annotated[
+        Path | None,
+        typer.Option(help="… or into a table of pairs (.tsv), each text and its translation, to train another model."),
+    ] = None,
+    back: Annotated[
+        bool, typer.Option("--back", help="With --to-pairs: the translation first, as source (back-translation).")
+    ] = False,
     beam: Annotated[int, typer.Option(min=1, max=64, help="Beam size.")] = BEAM,
     length_penalty: Annotated[
         float, typer.Option(help="Above 0 favors long translations, below 0 short ones.")
@@ -62,9 +70,15 @@ def translate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Translate texts, lines of standard input as they arrive, or, with --file and --out, a file of any length."""
-    if (file is None) != (out is None) or (file is not None and texts):
-        raise UsageError("To translate a file, give --file IN --out OUT and no other texts.")
+    """Translate texts, lines of standard input as they arrive, or, with --file and --out, a file of any length.
+
+    --file and --to-pairs write training data: with a large model, sequence-level distillation into a small one; with
+    --back and text in the target language, back-translation.
+    """
+    if (file is None) != (out is None and to_pairs is None) or (file is not None and texts) or (out and to_pairs):
+        raise UsageError("To translate a file, give --file IN and --out OUT or --to-pairs OUT, and no other texts.")
+    if back and to_pairs is None:
+        raise UsageError("--back needs --to-pairs OUT.")
     if not abs(length_penalty) <= LARGEST_PENALTY:
         raise UsageError(
             f"--length-penalty must be a number from −{LARGEST_PENALTY} to {LARGEST_PENALTY}, not {length_penalty}."
@@ -78,16 +92,27 @@ def translate(
     def run(some: list[str]) -> list[str]:
         return pipeline.translate(some, **options)
 
-    if file is not None and out is not None:
+    if file is not None:
         sums = [fingerprint(place) for place in (model, adapter) if place is not None]
         job = {"model": sums, "precision": precision, **options}
-        _translate_file(file, out, run, job, as_json)
+        if to_pairs is not None:
+            job["pairs"] = "back" if back else "forward"
+            run_pairs = functools.partial(_run_pairs, run, back)
+            _translate_file(file, to_pairs, run_pairs, job, as_json, empty="\t")
+        elif out is not None:
+            _translate_file(file, out, run, job, as_json)
     elif sentences:
         quiet_pipe()
         show(sentences, run(sentences), as_json)
     else:
         quiet_pipe()
         _translate_input(run, as_json)
+
+
+def _run_pairs(run: Translate, back: bool, some: list[str]) -> list[str]:
+    from chumoku.decoding.translate_file import make_pairs
+
+    return make_pairs(some, run(some), back=back)
 
 
 def _translate_input(run: Translate, as_json: bool) -> None:
@@ -107,12 +132,14 @@ def show(texts: list[str], translations: list[str], as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _translate_file(file: Path, out: Path, run: Translate, job: dict[str, Any], as_json: bool) -> None:
+def _translate_file(
+    file: Path, out: Path, run: Translate, job: dict[str, Any], as_json: bool, *, empty: str = ""
+) -> None:
     from chumoku.decoding.translate_file import translate_file
 
     with ProgressDisplay() as display:
         try:
-            lines = translate_file(file, out, run, job=job, progress=display)
+            lines = translate_file(file, out, run, job=job, empty=empty, progress=display)
         except KeyboardInterrupt:
             display.close()
             typer.echo(

@@ -27,6 +27,8 @@ REASONS = {
     "too many tokens": "the first answer does not fit train.sequence_length",
     "refused by the template": "the chat template cannot render it",
     "equal negative": "a negative that is the anchor or the positive",
+    "different lengths": "not as many tags as words",
+    "label too long": "a label of more than 1,024 characters; is it the right column?",
 }
 
 

@@ -22,7 +22,7 @@ from chumoku.decoding.batch import inference_mode
 from chumoku.decoding.translate import batches_by_length
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.heads import pool
-from chumoku.models.model import EncoderModel
+from chumoku.models.model import EncoderModel, Model
 from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
@@ -71,7 +71,7 @@ def embed_batch(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def encode(
-    model: EncoderModel,
+    model: Model,
     texts: Sequence[str],
     tokenizer: Tokenizer,
     *,
@@ -104,15 +104,13 @@ def cut_and_frame(
     rows: Sequence[Sequence[int]], tokenizer: Tokenizer, limit: int | None
 ) -> tuple[list[list[int]], int]:
     """The tokens of texts cut to `limit` and in their tokenizer's frame, and how many texts were cut."""
-    before, after = tokenizer.prefix_and_suffix
-    if not before and not after and tokenizer.roles.end is not None:
-        after = (tokenizer.roles.end,)
+    before, after = tokenizer.frame
     room = None if limit is None else max(1, limit - len(before) - len(after))
     longer = 0 if room is None else sum(len(row) > room for row in rows)
     return [[*before, *row[:room], *after] for row in rows], longer
 
 
-def find_prompt(model: EncoderModel, name: Prompt | None) -> str:
+def find_prompt(model: Model, name: Prompt | None) -> str:
     """The model's prompt of this name, or its default prompt, which may be empty."""
     prompts = model.config.prompts
     if name is None:

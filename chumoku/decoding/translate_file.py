@@ -57,12 +57,14 @@ def translate_file(
     *,
     job: Mapping[str, Any],
     chunk: int = CHUNK,
+    empty: str = "",
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> int:
     """Translate every line of `source` into `out`, or continue an interrupted call. Returns the number of lines.
 
     job         plain values that determine the result (model, options); an unfinished `out` of another job is refused
     chunk       lines translated together
+    empty       what an empty line becomes
     progress    called with the number of finished lines, and of all lines
     """
     check_paths(source, out)
@@ -75,7 +77,7 @@ def translate_file(
         while some := list(itertools.islice(texts, chunk)):
             digest.update(_bytes(some))
             if first + len(some) > done:
-                translations = translate_lines(some, translate, name=str(source), first=first)
+                translations = translate_lines(some, translate, name=str(source), first=first, empty=empty)
                 write_progress(out, Progress(dict(job), first + len(some), digest.hexdigest()))
                 stream.write(_bytes(translations[max(0, done - first) :]))
                 stream.flush()
@@ -141,15 +143,21 @@ def decode_lines(raw: list[bytes]) -> tuple[list[str], str | None]:
 
 
 def translate_lines(
-    texts: list[str], translate: Translate, *, name: str = "standard input", first: int = 0
+    texts: list[str], translate: Translate, *, name: str = "standard input", first: int = 0, empty: str = ""
 ) -> list[str]:
-    """A one-line translation of each text; empty texts stay empty. `first` lines of `name` came before these."""
+    """A one-line translation of each text, `empty` for an empty one. `first` lines of `name` came before these."""
     nonempty = [text for text in texts if text.strip()]
     try:
         translations = iter(translate(nonempty) if nonempty else [])
     except LengthError as error:
         raise _with_line_number(texts, translate, error, name=name, first=first) from error
-    return [one_line(next(translations)) if text.strip() else "" for text in texts]
+    return [one_line(next(translations)) if text.strip() else empty for text in texts]
+
+
+def make_pairs(texts: list[str], translations: list[str], *, back: bool = False) -> list[str]:
+    """Lines of a table of pairs: text, tab, translation; with `back` the translation first."""
+    sides = (translations, texts) if back else (texts, translations)
+    return ["\t".join(" ".join(side.split("\t")) for side in pair) for pair in zip(*sides, strict=True)]
 
 
 def one_line(text: str) -> str:

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 from chumoku.data.batches import Batches, source_mask
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding, Skip
+from chumoku.doctor.label_batches import has_sentinels, texts_and_labels
 from chumoku.doctor.subject import Subject
 from chumoku.text import Tokenizer
 
 BLOCK, SMALLEST, FEWEST, MOST, PARTS = 64, 8, 256, 12_800, 600
 SLIPPED, SURE, FITTING, CLEARLY = 2.0, 3.0, 5.0, 7.0
 ROWS = 2048
+MOST_TEXTS, SHIFTS = 8192, (0, -1, 1, -2, 2)  # texts with classes
 WORD = re.compile(r"\w+|[^\w\s]")
 UNDIVIDED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 Parts = list[set[Hashable]]
@@ -41,9 +43,12 @@ class Rows(NamedTuple):
 
 
 def run(subject: Subject) -> Iterator[Finding]:
+    if subject.model is not None and subject.model.config.head_kind == "classes":
+        yield from check_classes(subject)
+        return
     examined = {"the corpus": of_pairs(subject.pairs or [])}
     for name, batches in (("training", subject.train), ("validation", subject.validation)):
-        if batches is not None and subject.tokenizer is not None:
+        if batches is not None and subject.tokenizer is not None and not has_sentinels(batches, subject.tokenizer):
             source = subject.source_tokenizer or subject.tokenizer
             examined[f"the batches of {name}"] = of_batches(batches, source, subject.tokenizer)
     enough = {where: rows for where, rows in examined.items() if sum(rows.blocks) >= FEWEST}
@@ -51,6 +56,49 @@ def run(subject: Subject) -> Iterator[Finding]:
         raise Skip(f"this needs at least {FEWEST} pairs")
     for where, rows in enough.items():
         yield from find_misaligned(score_blocks(rows), where, rows)
+
+
+def check_classes(subject: Subject) -> Iterator[Finding]:
+    """Findings if texts fit the classes of neighbors. That they fit none is no finding: words may not tell a class."""
+    if subject.tokenizer is None:
+        raise Skip("there is no tokenizer")
+    examined = 0
+    for name, batches in (("training", subject.train), ("validation", subject.validation)):
+        if batches is None:
+            continue
+        texts, labels, sizes = texts_and_labels(batches, subject.tokenizer, rows=MOST_TEXTS, smallest=SMALLEST)
+        if len(texts) < FEWEST:
+            continue
+        examined += len(texts)
+        fits = {shift: fit_of_labels(texts, labels, sizes, shift) for shift in SHIFTS}
+        best = max(SHIFTS, key=fits.__getitem__)
+        if fits[best] > CLEARLY and fits[0] < SLIPPED:
+            yield Finding(
+                "alignment",
+                f"The texts fit the label {abs(best)} row(s) {'later' if best > 0 else 'earlier'}, not their own.",
+                f"the batches of {name}",
+                0.95,
+                "Check that texts and labels are shuffled and divided together.",
+            )
+    if not examined:
+        raise Skip(f"this needs at least {FEWEST} texts with classes")
+
+
+def fit_of_labels(texts: Sequence[str], labels: Sequence[int], sizes: Sequence[int], shift: int) -> float:
+    """By how many standard errors a text fits the label `shift` rows later in its batch better than other labels."""
+    number = np.repeat(np.arange(len(sizes)), sizes)
+    places = np.arange(len(texts))
+    there = (places + shift >= 0) & (places + shift < len(texts))
+    there &= number[np.clip(places + shift, 0, len(texts) - 1)] == number
+    x = feature_table([split_text(text) for text in texts])[there]
+    y = np.eye(max(labels) + 1, dtype=np.float32)[np.asarray(labels)[places[there] + shift]]
+    better = []
+    for half in (0, 1):
+        train_half = number[there] % 2 == half
+        scores = x[~train_half] @ associations(x[train_half], y[train_half])
+        own = (scores * y[~train_half]).sum(1)
+        better.append(own - scores @ y[train_half].mean(0))
+    return deviations(np.concatenate(better))
 
 
 def of_pairs(pairs: Sequence[Pair]) -> Rows:

@@ -48,7 +48,9 @@ def find_repeated(first_batches: list[Batch], where: str) -> Iterator[Finding]:
 def unmasked_tokens(batch: Batch) -> torch.Tensor:
     """The tokens of a batch before masking."""
     tokens, labels = batch[input_key(batch)], batch["labels"]
-    return tokens if "target" in batch else torch.where(labels == IGNORE, tokens, labels)
+    if "target" in batch or labels.shape != tokens.shape:
+        return tokens
+    return torch.where(labels == IGNORE, tokens, labels)
 
 
 def find_truncated(

@@ -75,6 +75,8 @@ def require_generative(subject: Subject) -> GenerativeModel:
     model = subject.require_model()
     if not isinstance(model, DecoderModel | EncoderDecoderModel):
         raise Skip("an encoder has no cache")
+    if model.config.labels is not None:
+        raise Skip("this model generates no tokens")
     return model
 
 

@@ -1,4 +1,4 @@
-"""An untrained model predicts uniformly:  first loss ≈ ln V."""
+"""An untrained model predicts uniformly:  first loss ≈ ln V, of C classes or tags ln C."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def run(subject: Subject) -> Iterator[Finding]:
     with restore_after(model, precise=False), torch.no_grad():
         objective.eval()
         loss = float(objective(batch)) / max(1, count_labels(batch))
-    uniform = math.log(model.config.vocabulary)
+    choices = "V" if model.config.labels is None else "C"
+    uniform = math.log(model.config.label_count or model.config.vocabulary)
     if not uniform - BELOW <= loss <= uniform + ABOVE:
         yield Finding(
             "first loss",
-            f"Before training the loss is {loss:.2f}; ln V is {uniform:.2f}.",
+            f"Before training the loss is {loss:.2f}; ln {choices} is {uniform:.2f}.",
             f"the untrained model, {count_labels(batch)} tokens",
             0.9,
             "Too high: the initial weights are too large. Too low: the input contains the answer (labels, masks).",

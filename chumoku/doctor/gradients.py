@@ -15,7 +15,7 @@ from chumoku.doctor.tools import join_names, restore_after, sample_batch, train_
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted
 from chumoku.nn.tap import matches
-from chumoku.training.objectives import Objective, forward
+from chumoku.training.objectives import Objective, default_objective, forward
 
 NATURALLY_ZERO = ("**.key.bias", "**.key.base.bias", "**.adapters.*.a")
 
@@ -57,7 +57,7 @@ def run(subject: Subject) -> Iterator[Finding]:
 
 def loss(model: Model, objective: Objective | None, batch: Batch) -> torch.Tensor:
     if model.config.head_kind != "vector":
-        total: torch.Tensor = (objective or Objective(model, balance_loss=0.01))(batch)
+        total: torch.Tensor = (objective or default_objective(model, balance_loss=0.01))(batch)
         return total
     hidden = forward(model, batch).hidden
     random = torch.Generator().manual_seed(3)

@@ -5,6 +5,7 @@ translation     labels[t] = target[t + 1]; the first target is the begin token, 
 both            every token has a label, except the last of each document and the prompts of a chat
 masked token    labels only at masked positions: 8 of 10 of them are <mask>, and almost none elsewhere
 sentences       see `sentence_rows`
+others          classes, tags, and sentinels of span corruption: see `label_batches`
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor
 
 from chumoku.data.batches import IGNORE, Batches, MaskedBatches
+from chumoku.data.span_corruption import find_sentinels
 from chumoku.doctor.finding import Check, Finding
+from chumoku.doctor.label_batches import check_labels, check_sentinels, has_sentinels
 from chumoku.doctor.sentence_rows import check_sentences
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.doctor.tools import after_last_label, has_begin_and_end, input_key
@@ -36,6 +39,12 @@ def run(subject: Subject) -> Iterator[Finding]:
             if "anchor" in first_batches[0]:
                 yield from check_sentences(first_batches, subject, pairs or (), where)
                 continue
+            names = None if subject.model is None else subject.model.config.labels
+            if names is not None:
+                yield from check_labels(first_batches, names, subject.tokenizer, where)
+                continue
+            if subject.tokenizer is not None and has_sentinels(batches, subject.tokenizer):
+                yield from check_sentinels(first_batches, find_sentinels(subject.tokenizer), where)
             check = check_masked if is_masked(batches, subject) else check_next_token
             yield from check(first_batches, subject, where)
 

@@ -13,7 +13,7 @@ import torch
 
 from chumoku.doctor.finding import Check, Finding
 from chumoku.doctor.subject import Batch, Subject
-from chumoku.doctor.tools import crop, random_batch, restore_after, run_model
+from chumoku.doctor.tools import crop, input_key, random_batch, restore_after, run_model
 from chumoku.models.model import Model
 from chumoku.nn.tap import addresses, record
 
@@ -55,7 +55,7 @@ def run_dead(subject: Subject) -> Iterator[Finding]:
             for address in tape:
                 found = count_active(tape[address], model)
                 active[address] = found + active[address] if address in active else found
-            tokens_tested += batch["labels"].numel()
+            tokens_tested += batch[input_key(batch)].numel()
             if tokens_tested >= TOKENS:
                 break
     for address, counts in active.items():

@@ -23,6 +23,8 @@ from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatc
 from chumoku.data.chat_batches import ChatBatches
 from chumoku.data.conversations import read_conversations
 from chumoku.data.corpus import Corpus
+from chumoku.data.labeled import read_examples
+from chumoku.data.labeled_batches import LabeledBatches
 from chumoku.data.manifest import read_manifest
 from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Pair, read_pairs
@@ -30,6 +32,7 @@ from chumoku.data.prepared import Pairs
 from chumoku.data.prepared_chat import ChatSamples
 from chumoku.data.report import Report
 from chumoku.data.sentence_batches import SentenceBatches
+from chumoku.data.span_corruption import SpanBatches
 from chumoku.data.text_files import find_files
 from chumoku.doctor.sentence_rows import AnchorBatches
 from chumoku.doctor.subject import Subject
@@ -38,9 +41,11 @@ from chumoku.pretrained import installed_models
 from chumoku.text import Tokenizer
 from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.datasets.chat import columns_of
+from chumoku.training.objectives import make_objective
 from chumoku.training.outputs import create_result
 from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
-from chumoku.training.settings import TrainSettings, as_list
+from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
+from chumoku.training.teacher import check_teacher, load_teacher, shared_outputs
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers
 
@@ -78,10 +83,16 @@ def is_recipe(name: str) -> bool:
 def subject_from_recipe(recipe: Recipe, working: Path, notify: Notify) -> Subject:
     notify("Preparing the corpus …")
     init = None if recipe.init is None else open_model.load(recipe.init)
-    data = prepare(with_output_folder(recipe, working), init)
+    teacher = load_teacher(recipe, torch.device("cpu"))
+    data = prepare(with_output_folder(recipe, working), teacher if init is None else init)
     tokenizers = Tokenizers(data.tokenizer, data.source_tokenizer)
     model = create_result(recipe, data.config, tokenizers, init=init, device=torch.device("cpu")).model
-    return replace(add_original_lines(subject_from_data(data, working), recipe, working), model=model, recipe=recipe)
+    subject = replace(add_original_lines(subject_from_data(data, working), recipe, working), model=model, recipe=recipe)
+    if teacher is None:
+        return subject
+    check_teacher(teacher, data)
+    objective = make_objective(recipe, model, teacher.model, outputs=shared_outputs(teacher))
+    return replace(subject, objective=objective)
 
 
 def subject_from_model(name: str, working: Path, notify: Notify, *, precision: str | None = None) -> Subject:
@@ -126,7 +137,11 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
     # Packed pairs are examined one by one, in padded batches.
     train = data.train.pair_batches if isinstance(data.train, PackedPairBatches) else data.train
     for name, batches in (("", train), ("validation_", data.validation)):
-        if isinstance(batches, PairBatches):
+        if isinstance(batches, LabeledBatches):
+            count = min(len(batches.texts), max_tokens // SENTENCE_TOKENS)
+            rows = [batches.texts.tokens[index].tolist() for index in range(count)]
+            texts[f"{name}texts"] = data.tokenizer.decode_batch(rows)
+        elif isinstance(batches, PairBatches):
             texts[f"{name}pairs"] = decode_pairs(batches.pairs, data, max_tokens)
         elif isinstance(batches, ChatBatches):
             texts[f"{name}texts"] = decode_answers(batches.conversations, data.tokenizer, max_tokens)
@@ -154,6 +169,10 @@ def _with_tokens(batches: Batches) -> Batches:
 def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subject:
     """The subject with lines read from the files; decoded tokens lack whatever the tokenizer dropped."""
     data, names = recipe.data, list(subject.tokenizers())
+    if data.kind in LABEL_HEADS:
+        examples, _ = read_examples(as_list(data.files), tagged=data.kind == "tags", columns=data.columns)
+        texts = [example.text for example in examples[:: max(1, len(examples) // ORIGINAL_LINES)]]
+        return replace(subject, originals={names[0]: texts})
     if data.kind == "text":
         corpus = Corpus(as_list(data.files), documents=data.documents, field=data.field)
         lines = (line for document in corpus.documents() for line in document.splitlines())
@@ -190,7 +209,7 @@ def decode_answers(conversations: ChatSamples, tokenizer: Tokenizer, max_tokens:
 
 def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
     """The decoded lines of all windows in corpus order. A line does not continue across a missing window."""
-    windows = batches.windows if isinstance(batches, MaskedBatches) else batches
+    windows = batches.windows if isinstance(batches, MaskedBatches | SpanBatches) else batches
     if not isinstance(windows, WindowBatches):
         return []
     rows: dict[int, np.ndarray[Any, Any]] = {}

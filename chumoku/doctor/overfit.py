@@ -10,6 +10,7 @@ from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Subject
 from chumoku.doctor.tools import check_trainable, count_parameters, restore_after, sample_batch, train_mode
 from chumoku.training.objectives import Objective, count_labels
+from chumoku.training.objectives.distillation import Distillation
 
 STEPS, LARGEST = 80, 60_000_000
 ENOUGH = 0.2  # nats per token; a loss below this counts as learned
@@ -18,6 +19,8 @@ ENOUGH = 0.2  # nats per token; a loss below this counts as learned
 def run(subject: Subject) -> Iterator[Finding]:
     model, objective = subject.require_model(), subject.require_objective()
     check_trainable(model)
+    if isinstance(objective, Distillation):
+        raise Skip("a student learns what its teacher says, not only the labels")
     if count_parameters(model) > LARGEST:
         raise Skip("this model is too large to train here, even on one batch")
     batch = sample_batch(subject, length=12)

@@ -67,6 +67,8 @@ def difference(model: Model, batch: Batch, filler: int) -> float:
     table, mask = pad_rows([short, change_tokens(row[None], model.config.vocabulary)[0]], filler)
     alone, together = model(short[None]), model(table, mask=mask)
     moved = distance(alone.hidden[0], together.hidden[0, : len(short)])
+    if model.config.head_kind == "classes":
+        moved = max(moved, distance(alone.logits[0], together.logits[0]))
     return moved if alone.vector is None else max(moved, distance(alone.vector[0], together.vector[0]))
 
 

@@ -14,7 +14,7 @@ from chumoku.doctor.finding import Skip
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm
 from chumoku.text import Tokenizer
-from chumoku.training.objectives import ContrastiveObjective, Objective
+from chumoku.training.objectives import ContrastiveObjective, Objective, default_objective
 from chumoku.training.recipe import Recipe
 
 Batch = dict[str, Tensor]
@@ -60,7 +60,7 @@ class Subject:
             return ContrastiveObjective(model)
         if model.config.head_kind == "vector":
             raise Skip("this model outputs vectors and has no loss")
-        return Objective(model)
+        return default_objective(model)
 
     def has_sentences(self) -> bool:
         """Whether the batches are those of a sentence encoder."""

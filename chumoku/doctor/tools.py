@@ -105,9 +105,12 @@ def distance(one: Tensor, other: Tensor) -> float:
 
 
 def run_model(model: Model, batch: Batch) -> Tensor:
-    """The logits [B, T, V] of a batch, or hidden states [B, T, D] if the model has no head."""
-    output = forward(model, batch)
-    return output.hidden if output.logits is None else output.logits
+    """The logits [B, T, V] of a batch, or hidden states [B, T, D] if the model predicts no tokens."""
+    return token_outputs(model, forward(model, batch))
+
+
+def token_outputs(model: Model, output: Output) -> Tensor:
+    return output.logits if output.logits is not None and model.config.predicts_tokens else output.hidden
 
 
 def input_key(batch: Batch) -> str:
@@ -133,7 +136,7 @@ def many_rows(subject: Subject) -> Batch:
     batch = sample_batch(subject, MANY, LENGTH if count_parameters(subject.require_model()) <= MAX_DOUBLE else SHORT)
     rows = len(batch["labels"])
     return {
-        name: torch.stack([table[number % rows].roll(number // rows) for number in range(MANY)])
+        name: torch.stack([table[[number % rows]].roll(number // rows, -1)[0] for number in range(MANY)])
         for name, table in batch.items()
     }
 
@@ -151,7 +154,8 @@ def long_row(subject: Subject, *, least: int = LENGTH, most: int = LONGEST) -> B
     if "documents" in batch or batch[key].shape[1] >= length:
         return batch
     times = -(-length // batch[key].shape[1])
-    return {**batch, **{name: batch[name].repeat(1, times)[:, :length] for name in (key, "labels")}}
+    tables = {name: batch[name] for name in (key, "labels") if batch[name].ndim == 2}
+    return {**batch, **{name: table.repeat(1, times)[:, :length] for name, table in tables.items()}}
 
 
 def has_begin_and_end(batch: Batch, roles: Roles) -> Tensor:
@@ -179,19 +183,23 @@ def join_names(names: list[str]) -> str:
 def crop(batch: Batch, rows: int, length: int) -> Batch:
     """Rows cropped to `length`: those with the most labels, their start or the part from the first label on.
 
-    Of sentences, the first rows.
+    Of sentences, the first rows; rows of texts with labels are also cropped to the shortest of them.
     """
     if "anchor" in batch:
-        return {
-            name: (table[:rows, :length] if table.ndim == 2 else table[:rows]).clone() for name, table in batch.items()
-        }
-    has_label = batch["labels"] != IGNORE
+        return crop_columns({name: table[:rows] for name, table in batch.items()}, slice(length))
+    has_label = batch["labels"] != IGNORE if batch["labels"].ndim == 2 else (batch["labels"] != IGNORE)[:, None]
     start = 0
     if not has_label[:, :length].any() and has_label.any():
         start = min(int(has_label.any(0).nonzero()[0]), has_label.shape[1] - length)
     part = slice(start, start + length)
     best = has_label[:, part].sum(1).argsort(descending=True, stable=True)[:rows]
-    return {name: table[best][:, part].clone() for name, table in batch.items()}
+    if "mask" in batch:
+        part = slice(min(length, int(batch["mask"][best].sum(1).min())))
+    return crop_columns({name: table[best] for name, table in batch.items() if name != "mask"}, part)
+
+
+def crop_columns(batch: Batch, part: slice) -> Batch:
+    return {name: (table[:, part] if table.ndim == 2 else table).clone() for name, table in batch.items()}
 
 
 def random_batch(model: Model, rows: int, length: int) -> Batch:
@@ -202,6 +210,12 @@ def random_batch(model: Model, rows: int, length: int) -> Batch:
 
     config = model.config
     length = max(2, length - 5)
+    if config.labels is not None:
+        labels = tokens(config.label_count, length)
+        return {
+            "tokens": tokens(config.vocabulary, length),
+            "labels": labels if config.head == "tags" else labels[:, 0],
+        }
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
     source = tokens(config.source_tokens, max(2, length - 2))
@@ -224,7 +238,7 @@ def run_model_masked(model: Model, batch: Batch) -> Tensor:
         output = forward(model, batch)
     else:
         output = model(tokens, mask=everything)
-    return output.hidden if output.logits is None else output.logits
+    return token_outputs(model, output)
 
 
 def unpadded_source(batch: Batch, row: int) -> Tensor:

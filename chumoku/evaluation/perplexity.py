@@ -53,8 +53,8 @@ def score_text(
     """Score documents one by one; `progress` is called with the number of predicted tokens so far."""
     if not isinstance(model, (DecoderModel, EncoderModel)):
         raise UsageError("A translation model is scored on pairs of sentences, not on a text.")
-    if model.config.head_kind == "vector":
-        raise UsageError("This encoder outputs vectors and predicts no tokens, so it cannot score a text.")
+    if not model.config.predicts_tokens:
+        raise UsageError("This model predicts no tokens, so it cannot score a text.")
     total, tokens, size = 0.0, 0, 0
     with torch.inference_mode():
         for document in documents:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from chumoku.config import Rule, Settings
 from chumoku.models import config_rules as rules
@@ -17,6 +17,11 @@ Size = Annotated[int, Field(ge=1, le=1 << 16)]
 LargeSize = Annotated[int, Field(ge=1, le=1 << 24)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e12)]
+HeadKind = Literal["next", "masked", "vector", "classes", "tags"]
+LabelName = Annotated[str, Field(min_length=1, max_length=1024)]
+LabelNames = Annotated[
+    tuple[LabelName, ...], BeforeValidator(lambda names: tuple(names) if type(names) is list else names)
+]
 
 MAX_PARAMETERS = 10**13
 ROLLBACK = 256  # tokens by which a cache of layers with an attention window can go back
@@ -123,13 +128,6 @@ def _check_experts(c: Any) -> str | None:
     return "one expert is a plain feed-forward; set experts = 0, or 2 and more." if c.experts == 1 else None
 
 
-def _check_head(c: Any) -> str | None:
-    if c.head is None or (c.head == "next") == (c.kind != "encoder"):
-        return None
-    possible = "'masked' or 'vector'" if c.kind == "encoder" else "'next'"
-    return f"a model of kind '{c.kind}' cannot have the head '{c.head}'; choose {possible}."
-
-
 def _check_segments(c: Any) -> str | None:
     if c.segments == 0 or c.kind == "encoder":
         return None
@@ -139,8 +137,8 @@ def _check_segments(c: Any) -> str | None:
 def _check_max_seq_length(c: Any) -> str | None:
     if c.max_seq_length is None:
         return None
-    if c.kind != "encoder":
-        return f"max_seq_length is only for kind = 'encoder', not '{c.kind}'; remove it."
+    if c.kind != "encoder" and c.labels is None:
+        return f"max_seq_length is for encoders and models with labels, not for kind = '{c.kind}'; remove it."
     if c.max_seq_length > c.context:
         return f"{c.max_seq_length} tokens are more than context = {c.context}; choose {c.context} or fewer."
     return None
@@ -221,15 +219,18 @@ class ModelConfig(Settings):
     scale_logits: bool = False  # logits / √D, as in T5
     logit_cap: Positive | None = None  # soft-capping of the logits
 
-    head: Literal["next", "masked", "vector"] | None = None  # default: "next", for encoders "masked"
-    pooling: Literal["mean", "first"] = "mean"
+    head: HeadKind | None = None  # default: "next", for encoders "masked"
+    labels: LabelNames | None = None  # the classes of head = "classes", the tags of head = "tags", in their order
+    classifier_activation: Literal["tanh", "relu"] | None = None  # classes: a hidden layer before them, as in BERT
+    pooling: Literal["mean", "first", "last"] = "mean"
     normalize: bool = True  # scale pooled vectors to length 1
     prompts: Prompts = Prompts()
-    max_seq_length: LargeSize | None = None  # encoders: longer texts are truncated to this many tokens
+    max_seq_length: LargeSize | None = None  # encoders, labels: longer texts are truncated to this many tokens
 
     dropout: Dropout = Dropout()
     initialization: Literal["gpt2", "xavier"] = "gpt2"
 
+    TUPLES: ClassVar[tuple[str, ...]] = ("labels",)
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"initialisation": "initialization", "normalise": "normalize"}
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("d_model", "hidden_size", "n_embd", "dim", "embedding_dim"), "width"),
@@ -279,9 +280,11 @@ class ModelConfig(Settings):
         Rule(("relative_max_distance", "relative_buckets"), _check_buckets),
         Rule(("experts",), _check_experts),
         Rule(("experts_per_token", "experts"), _check_experts_per_token),
-        Rule(("head", "kind"), _check_head),
+        Rule(("head", "kind"), rules.check_head),
+        Rule(("labels", "head"), rules.check_labels),
+        Rule(("classifier_activation", "head"), rules.check_classifier_activation),
         Rule(("segments", "kind"), _check_segments),
-        Rule(("max_seq_length", "kind", "context"), _check_max_seq_length),
+        Rule(("max_seq_length", "kind", "context", "labels"), _check_max_seq_length),
         Rule(_SIZE_KEYS, _check_parameters),
     )
 
@@ -329,10 +332,20 @@ class ModelConfig(Settings):
         return 4 * self.width if self.feedforward_width is None else self.feedforward_width
 
     @property
-    def head_kind(self) -> Literal["next", "masked", "vector"]:
+    def head_kind(self) -> HeadKind:
         if self.head is not None:
             return self.head
         return "masked" if self.kind == "encoder" else "next"
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the logits are over the vocabulary."""
+        return self.head_kind in ("next", "masked")
+
+    @property
+    def label_count(self) -> int:
+        """The number of classes or tags; 0 if the model has none."""
+        return len(self.labels or ())
 
     @property
     def encoder_depth(self) -> int:

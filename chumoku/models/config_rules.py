@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+HEADS = {
+    "encoder": ("masked", "vector", "classes", "tags"),
+    "decoder": ("next", "classes", "tags"),
+    "encoder-decoder": ("next",),
+}
+LABEL_HEADS = ("classes", "tags")
+MAX_LABELS = 1 << 14
+MAX_LABEL_CHARACTERS = 1 << 17  # of all labels together: they are part of a bundle's config.json
+
 
 def check_yarn_base(c: Any) -> str | None:
     return f"scaling = 'yarn' needs a base above 1, not {c.base}." if c.scaling == "yarn" and c.base <= 1 else None
@@ -105,3 +114,34 @@ def only_with_experts(key: str, *, default: Any) -> Callable[[Any], str | None]:
         return "this key is only for a model with experts; set experts, or remove this key."
 
     return check
+
+
+def check_head(c: Any) -> str | None:
+    if c.head is None or c.head in HEADS[c.kind]:
+        return None
+    possible = " or ".join(f"'{head}'" for head in HEADS[c.kind])
+    return f"a model of kind '{c.kind}' cannot have the head '{c.head}'; choose {possible}."
+
+
+def check_labels(c: Any) -> str | None:
+    if c.head not in LABEL_HEADS:
+        return None if c.labels is None else "this key is only for head = 'classes' or 'tags'; remove it."
+    if not c.labels:
+        return f"head = '{c.head}' needs the names of its labels."
+    if len(c.labels) > MAX_LABELS or sum(map(len, c.labels)) > MAX_LABEL_CHARACTERS:
+        return (
+            f"{len(c.labels):,} labels with {sum(map(len, c.labels)):,} characters are too many; the limits are "
+            f"{MAX_LABELS:,} labels and {MAX_LABEL_CHARACTERS:,} characters."
+        )
+    twice = (
+        next((name for name in c.labels if c.labels.count(name) > 1), None)
+        if len(set(c.labels)) < len(c.labels)
+        else None
+    )
+    return None if twice is None else f"the label '{twice[:40]}' is given twice; give each once."
+
+
+def check_classifier_activation(c: Any) -> str | None:
+    if c.classifier_activation is None or c.head == "classes":
+        return None
+    return "this key is only for head = 'classes'; remove it."

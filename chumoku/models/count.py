@@ -130,7 +130,7 @@ class Sizes:
         query_key_norm = {"none": 0, "head": 2 * c.key_width, "all": self.query_width + self.kv_width}[c.query_key_norm]
         biases = {"none": 0, "qkv": self.query_width + 2 * self.kv_width}
         biases["all"] = biases["qkv"] + width
-        logits = c.head_kind != "vector"
+        logits = c.predicts_tokens
         return {
             "embeddings": [(c.vocabulary, width), (separate * c.source_tokens, width), (c.segments, width)],
             "positions": [
@@ -162,6 +162,8 @@ class Sizes:
                 (logits and c.output_bias, c.vocabulary),
                 (self.masked, width, width),
                 (self.masked and c.bias, width),
+                (c.label_count, width + 1),
+                (bool(c.classifier_activation), width, width + 1),
             ],
         }
 
@@ -177,7 +179,8 @@ class Sizes:
         attention = 2 * width * (self.query_width + self.kv_width)
         feedforward = self.active_experts * math.prod(self.feedforward) + c.experts * width
         feedforward += math.prod(self.shared_expert) + self.shared_expert_gate
-        logits = (c.head_kind != "vector") * c.vocabulary * width + self.masked * width * width
+        logits = c.predicts_tokens * c.vocabulary * width + self.masked * width * width
+        logits += (c.head_kind == "tags") * c.label_count * width
         return self.attentions * attention + self.depth * feedforward + logits
 
     def cached_numbers(self, length: int) -> int:
@@ -217,6 +220,6 @@ class Sizes:
         feedforward += bool(c.experts) * self.active_experts * 3 * width
         feedforward += (c.shared_expert_width or 0) * (4 if self.gated else 2) + bool(c.shared_expert_width) * width
         norms = ((c.norm == "rms") + (c.placement == "sandwich") / 2) * self.block_norms() * width
-        logits = (c.head_kind != "vector") * c.vocabulary * (1 if c.logit_cap is None else 2)
+        logits = c.predicts_tokens * c.vocabulary * (1 if c.logit_cap is None else 2)
         ends = self.stacks * 2 * width + logits
         return self.attentions * attention + self.depth * (position + feedforward) + int(norms) + ends

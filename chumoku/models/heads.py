@@ -2,18 +2,26 @@
 
 next token     logits = h Eᵀ                            (nn.Logits)
 masked token   logits = norm(f(h W + b)) Eᵀ + b         as in BERT
-vector         mean over all tokens except padding, or the first token; optionally scaled to length 1
+vector         mean over all tokens except padding, or the first or last token; optionally scaled to length 1
+classes        logits = f(v W₁ + b₁) W + b, v the vector of the text; W₁ only with classifier_activation f
+tags           logits = h W + b                         for every token
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.models.config import ModelConfig
 from chumoku.models.stack import make_norm
+from chumoku.nn.dropout import dropout
 from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import ACTIVATIONS
+
+CLASSIFIERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
 
 
 def make_logits(config: ModelConfig) -> Logits:
@@ -34,10 +42,40 @@ class MaskedHead(nn.Module):
         return self.logits(self.norm(self.activation(self.transform(hidden))), table)  # type: ignore[no-any-return]
 
 
+class LabelHead(nn.Module):
+    """Hidden vectors [B, T, D] → logits of the classes of each text [B, C], or of the tags of each token [B, T, C]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pooling = config.pooling if config.head_kind == "classes" else None
+        self.dropout = config.dropout.sublayer
+        self.activation = None if config.classifier_activation is None else CLASSIFIERS[config.classifier_activation]
+        self.transform = None if self.activation is None else nn.Linear(config.width, config.width)
+        self.output = nn.Linear(config.width, config.label_count)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mask` [B, T] is False for padding."""
+        if self.pooling is not None:
+            hidden = pool(hidden, mask, kind=self.pooling, normalize=False)
+        if self.transform is not None and self.activation is not None:
+            hidden = self.activation(self.transform(dropout(hidden, self.dropout, self.training)))
+        return self.output(dropout(hidden, self.dropout, self.training))  # type: ignore[no-any-return]
+
+
 def pool(hidden: Tensor, mask: Tensor | None, *, kind: str, normalize: bool) -> Tensor:
-    """Return one vector per row, [B, T, D] → [B, D]; `mask` [B, T] is False for padding. `kind`: "mean" or "first"."""
+    """Return one vector per row, [B, T, D] → [B, D].
+
+    mask: [B, T], False for padding.
+    kind: "mean", "first" or "last".
+    """
     if kind == "first":
         vector = hidden[:, 0]
+    elif kind == "last" and mask is None:
+        vector = hidden[:, -1]
+    elif kind == "last" and mask is not None:
+        places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+        last = (mask * places).argmax(1)
+        vector = hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
     elif mask is None:
         vector = hidden.mean(1)
     else:

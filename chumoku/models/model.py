@@ -2,20 +2,21 @@
 
 encoder           every token attends to all tokens           masked-token logits, one vector per text
 decoder           every token attends to itself and earlier   next-token logits
+both              with head = "classes" or "tags"             logits of the classes of a text, or of the tags of tokens
 encoder-decoder   a decoder that also attends to the output of an encoder
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.models.config import ModelConfig
-from chumoku.models.heads import MaskedHead, make_logits, pool
+from chumoku.models.heads import LabelHead, MaskedHead, make_logits, pool
 from chumoku.models.stack import Memory, Stack, pack, rolling_layout
 from chumoku.nn.cache import Cache
 from chumoku.nn.embeddings import Embedding
@@ -27,7 +28,7 @@ from chumoku.nn.tap import tap
 class Output(NamedTuple):
     """The result of a forward pass; fields that a model does not have are None."""
 
-    logits: Tensor | None  # [B, T, V]
+    logits: Tensor | None  # [B, T, V]; of classes [B, C], of tags [B, T, C]
     hidden: Tensor  # [B, T, D], after the last norm
     vector: Tensor | None = None  # [B, D], encoders
     cache: Cache | None = None  # the cache after this step, if one was given
@@ -53,6 +54,14 @@ class Model(nn.Module):
         """Return the logits of the head, scaled and soft-capped; `table` is the embedding."""
         return self.scale_and_cap(head(hidden, table))
 
+    def run_head(self, head: nn.Module, hidden: Tensor, table: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the logits of tokens, classes or tags; `mask` [B, T] is False for padding."""
+        if isinstance(head, LabelHead):
+            logits: Tensor = head(hidden, mask if mask is not None and mask.ndim == 2 else None)
+        else:
+            logits = self.compute_logits(head, hidden, table)
+        return tap(self, "logits", logits)
+
     def scale_and_cap(self, logits: Tensor) -> Tensor:
         """Return logits / √D and soft-capped, each if the config says so."""
         if self.config.scale_logits:
@@ -76,7 +85,7 @@ class Model(nn.Module):
 
 
 class EncoderModel(Model):
-    """An encoder such as BERT: masked-token logits and one vector per text."""
+    """An encoder such as BERT: one vector per text, and logits of masked tokens, classes or tags."""
 
     TAPS: tuple[str, ...] = ("logits", "vector")
 
@@ -84,8 +93,12 @@ class EncoderModel(Model):
         super().__init__(config)
         embedding = Embedding(config.vocabulary, config.width, scale=config.scale_embedding)
         self.encoder = Stack(config, embedding, depth=config.encoder_depth, causal=False, cross=False)
-        self.head = MaskedHead(config) if config.head_kind == "masked" else None
-        if self.head is None:
+        self.head: MaskedHead | LabelHead | None = None
+        if config.labels is not None:
+            self.head = LabelHead(config)
+        elif config.head_kind == "masked":
+            self.head = MaskedHead(config)
+        else:
             self.TAPS = ("vector",)
 
     def forward(
@@ -106,14 +119,14 @@ class EncoderModel(Model):
         hidden = self.encoder(tokens, mask=mask, positions=positions, segments=segments, losses=losses)
         logits = None
         if self.head is not None:
-            logits = tap(self, "logits", self.compute_logits(self.head, hidden, self.encoder.embedding.table))
+            logits = self.run_head(self.head, hidden, self.encoder.embedding.table, mask)
         real = mask if mask is not None and mask.ndim == 2 else None
         vector = pool(hidden, real, kind=self.config.pooling, normalize=self.config.normalize)
         return Output(logits, hidden, vector=tap(self, "vector", vector), losses=losses)
 
 
 class DecoderModel(Model):
-    """A decoder such as GPT-2 or Llama: next-token logits."""
+    """A decoder such as GPT-2 or Llama: logits of the next token, or of classes or tags."""
 
     TAPS = ("logits",)
 
@@ -121,7 +134,7 @@ class DecoderModel(Model):
         super().__init__(config)
         embedding = Embedding(config.vocabulary, config.width, scale=config.scale_embedding)
         self.decoder = Stack(config, embedding, depth=config.decoder_depth, causal=True, cross=False)
-        self.head = make_logits(config)
+        self.head: Any = make_logits(config) if config.labels is None else LabelHead(config)
 
     def forward(
         self,
@@ -139,10 +152,12 @@ class DecoderModel(Model):
         lengths: [B], with a cache: how many tokens of each row are not padding.
         """
         check_lengths(cache, tokens, lengths)
+        if cache is not None and self.config.labels is not None:
+            raise ShapeError("A model with classes or tags reads a text at once; call it without a cache.")
         losses = self._new_losses()
         expecting = None if cache is None else cache.expect(lengths)
         hidden = self.decoder(tokens, mask=mask, positions=positions, cache=expecting, losses=losses)
-        logits = tap(self, "logits", self.compute_logits(self.head, hidden, self.decoder.embedding.table))
+        logits = self.run_head(self.head, hidden, self.decoder.embedding.table, mask)
         return Output(logits, hidden, cache=advance_cache(cache, tokens, lengths), losses=losses)
 
     def new_cache(self, batch: int, capacity: int) -> Cache:

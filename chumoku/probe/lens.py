@@ -98,12 +98,12 @@ def stream_addresses(stack: str, depth: int) -> list[str]:
 
 def find_head(model: Model) -> tuple[Stack, nn.Module]:
     """The output head over the vocabulary, with the stack below it."""
-    if isinstance(model, DecoderModel | EncoderDecoderModel):
+    if model.config.predicts_tokens and isinstance(model, DecoderModel | EncoderDecoderModel):
         return model.decoder, model.head
-    if isinstance(model, EncoderModel) and model.head is not None:
+    if model.config.predicts_tokens and isinstance(model, EncoderModel) and model.head is not None:
         return model.encoder, model.head
     raise UsageError(
-        "This encoder has no head over the vocabulary, so the logit lens does not apply. "
+        "This model has no head over the vocabulary, so the logit lens does not apply. "
         "Use residual_norms or attention_rollout instead."
     )
 

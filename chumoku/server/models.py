@@ -144,8 +144,9 @@ class ServedModel:
 
     def _open_scheduler(self) -> Scheduler:
         model = self.pipeline.model
-        if not isinstance(model, DecoderModel):
-            raise UsageError(f"{self.name} cannot generate text: it is of kind '{self.pipeline.config.kind}'.")
+        if not isinstance(model, DecoderModel) or model.config.labels is not None:
+            found = model.config.head if model.config.labels is not None else model.config.kind
+            raise UsageError(f"{self.name} cannot generate text: it is of kind '{found}'.")
         rows = self.rows
         while True:
             try:

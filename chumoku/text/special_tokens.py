@@ -23,6 +23,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 # Before the source of a translation into that language.
 LANGUAGE = re.compile(r"<2([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)>|>>([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)<<")
 
+SENTINEL = re.compile(r"<extra_id_(\d{1,6})>")  # a span of text that is left out, as in T5
+
 # Around a source of that language, and first in a translation: M2M100, mBART, NLLB.
 TEXT_LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{2}_[A-Z]{2})|([a-z]{3}_[A-Z][a-z]{3})")
 
@@ -78,10 +80,10 @@ def language_token(code: str) -> str:
     return f"<2{code}>"
 
 
-def special_tokens(languages: Iterable[str] = ()) -> list[str]:
+def special_tokens(languages: Iterable[str] = (), sentinels: int = 0) -> list[str]:
     """Our special tokens, in the order of their ids."""
     tokens = [language_token(code) for code in ([languages] if isinstance(languages, str) else languages)]
     for token in tokens:
         if LANGUAGE.fullmatch(token) is None:
             raise UsageError(f"'{token[2:-1]}' is not a language code. Use a code such as ja, en or zh-Hans.")
-    return [*OURS, *tokens]
+    return [*OURS, *tokens, *(f"<extra_id_{number}>" for number in range(sentinels))]

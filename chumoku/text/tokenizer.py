@@ -8,6 +8,7 @@ bytes exactly; the other kinds restore the normalized text, and <unk> decodes to
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import itertools
@@ -92,6 +93,13 @@ class Tokenizer:
         return next((code for code, token_id in self.roles.languages.items() if token_id in before), None)
 
     @property
+    def frame(self) -> PrefixAndSuffix:
+        """The tokens before and after a text that an encoder reads: its prefix and suffix, or else its end token."""
+        if any(self.prefix_and_suffix) or self.roles.end is None:
+            return self.prefix_and_suffix
+        return (), (self.roles.end,)
+
+    @property
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer | None:
         """The step that splits a text before the model does, or None."""
         pre_tokenizer: pre_tokenizers.PreTokenizer | None = self._special.pre_tokenizer
@@ -150,6 +158,20 @@ class Tokenizer:
         """
         # Not split around special tokens: a piece after one would get the space that some kinds put before a text.
         return encode_with_offsets(self._special, self._pieces_of(text, special=False))
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
+        """The ids of a text that is given as words, and the number of the word that each id belongs to.
+
+        Words are joined by spaces, in tokenizers for segmented Japanese by the separator that they split at.
+        """
+        between = japanese.SEPARATOR if self.segments else " "
+        cleaned = [fix_surrogates(word).replace(japanese.SEPARATOR, "") for word in words]
+        text = between.join(cleaned)
+        ends = list(itertools.accumulate(len(word) + 1 for word in cleaned))  # where the next word starts
+        found = encode_with_offsets(self._plain, self._pieces_of(text, special=False))
+        # A token may include the space before its word, so that its last character decides.
+        numbers = [min(bisect.bisect_right(ends, max(0, stop - 1)), len(ends) - 1) for _, (_, stop) in found]
+        return [token_id for token_id, _ in found], numbers
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """The ids of any bytes: valid UTF-8 is encoded as text, every other byte (in byte-level kinds) as one token."""

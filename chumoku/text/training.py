@@ -55,6 +55,7 @@ def train(
     split_digits: bool = False,
     split_scripts: bool = False,
     languages: Iterable[str] = (),
+    sentinels: int = 0,
     multiple: int = 1,
     progress: Progress = silent,
 ) -> Tokenizer:
@@ -65,6 +66,7 @@ def train(
     split_digits    each digit is a token of its own, so that a model can copy any number
     split_scripts   no token reaches over the start of a kanji or katakana word, over を or over Japanese punctuation
     languages   codes such as "ja" that get a token (<2ja>)
+    sentinels   number of tokens <extra_id_0>, <extra_id_1> … for span corruption
     multiple    pad the vocabulary with unused tokens to a multiple of this
 
     Ctrl-C stops the training at once.
@@ -73,7 +75,7 @@ def train(
         raise UsageError(f"There is no tokenizer kind '{kind}'; choose {', '.join(KINDS)}.")
     if not 1 <= vocabulary <= MAX_VOCABULARY or not 1 <= multiple <= MAX_VOCABULARY:
         raise UsageError(f"A vocabulary has 1 to {MAX_VOCABULARY:,} tokens, not {vocabulary} (multiple of {multiple}).")
-    specials = special_tokens(languages)
+    specials = special_tokens(languages, sentinels)
     if vocabulary <= len(specials):
         raise UsageError(f"A vocabulary of {vocabulary} is too small: {len(specials)} tokens of it are special tokens.")
     if normalize is None:

@@ -16,6 +16,8 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.models.generation_config import GenerationConfig
+from chumoku.models.heads import LabelHead
+from chumoku.models.initialization import initialize
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.pretrained import find_shipped
@@ -88,7 +90,7 @@ def create_result(
     """The model to train: new, loaded from `init`, or `init` with an adapter."""
     if init is None:
         return ModelResult(build(config, seed=recipe.train.seed, device=device), tokenizers)
-    model = prepare_init_model(init.model, config, device)
+    model = prepare_init_model(init.model, config, device, seed=recipe.train.seed)
     if recipe.lora is None or recipe.init is None:
         return ModelResult(model, tokenizers, init.generation_config)
     if recipe.lora.base != "float32":
@@ -106,11 +108,22 @@ def count_trained_parameters(recipe: Recipe, config: ModelConfig) -> int:
     return sum(parameter.numel() for parameter in lora.trainable_parameters(model).values())
 
 
-def prepare_init_model(model: Model, config: ModelConfig, device: torch.device) -> Model:
-    """A copy of the initial model in float32, with the dropout and context of the recipe's config."""
+def prepare_init_model(model: Model, config: ModelConfig, device: torch.device, *, seed: int = 0) -> Model:
+    """A copy of the initial model in float32, with the dropout, context and head of the recipe's config.
+
+    seed: of the weights of a new head
+    """
     fresh = build(config, device="meta")
-    weights = {name: tensor.detach().to(device, torch.float32, copy=True) for name, tensor in tensors_of(model).items()}
+    new_head = (config.head, config.labels) != (model.config.head, model.config.labels)
+    weights = {
+        name: tensor.detach().to(device, torch.float32, copy=True)
+        for name, tensor in tensors_of(model).items()
+        if not (new_head and name.startswith("head."))
+    }
     fresh.load_state_dict(weights, strict=False, assign=True)  # strict would require a tied table twice
+    if new_head and isinstance(fresh.head, LabelHead):
+        fresh.head.to_empty(device=device)
+        initialize(fresh.head, config, torch.Generator(device).manual_seed(seed))
     for parameter in fresh.parameters():
         parameter.requires_grad_(True)
     return fresh.eval()

@@ -3,9 +3,11 @@
 A batch is a dict of tensors:
 
     decoder, encoder    tokens [B, T], labels [B, T]
+    with classes        tokens [B, T], labels [B], mask [B, T] (False for padding; optional), also with tags
     encoder-decoder     source [B, S], source_mask [B, S] (False for padding), target [B, T], labels [B, T]
 
-Labels are token ids; −100 marks positions without a loss. For a decoder, labels[:, i] is the token after tokens[:, i].
+Labels are token ids, or indices of config.labels; −100 marks positions without a loss. For a decoder that predicts
+tokens, labels[:, i] is the token after tokens[:, i].
 A resumed run reads the same places again; it cannot notice that the data has changed.
 """
 
@@ -75,9 +77,11 @@ class OwnBatches:
             found = ", ".join(map(str, batch)) if isinstance(batch, dict) else type(batch).__name__
             raise UsageError(f"A batch of {self._name} must be a dict of tensors with {', '.join(keys)}; got {found}.")
         inputs = batch["target" if "target" in keys else "tokens"]
-        if inputs.ndim != 2 or inputs.shape != batch["labels"].shape:
+        classes = self._config.head_kind == "classes"
+        if inputs.ndim != 2 or batch["labels"].shape != (inputs.shape[:1] if classes else inputs.shape):
             shapes = f"{list(inputs.shape)} and labels {list(batch['labels'].shape)}"
-            raise UsageError(f"In a batch of {self._name}, inputs {shapes} must both be [rows, length].")
+            must = "be [rows, length] and [rows]" if classes else "both be [rows, length]"
+            raise UsageError(f"In a batch of {self._name}, inputs {shapes} must {must}.")
         return batch
 
 
@@ -91,7 +95,8 @@ def own_training_data(init: Bundle, train_data: Any, validation_data: Any) -> Tr
         validation_data = OwnBatches(validation_data, config, "validation_data")
     if not len(train) or not len(validation_data):
         raise CorpusError("train_data and validation_data must have one batch or more each.")
-    rows, length = train.batch(0, 0)["labels"].shape
+    first = train.batch(0, 0)
+    rows, length = first["target" if "target" in first else "tokens"].shape
     return TrainingData(
         config,
         init.tokenizer,

@@ -23,6 +23,7 @@ from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.text_files import find_files
 from chumoku.errors import pluralize
+from chumoku.model_path import resolve_run
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
@@ -36,14 +37,15 @@ from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import TrainSettings, as_list
-from chumoku.training.vocabulary import vocabulary_sizes
-from chumoku.weights.open_model import load
+from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
+from chumoku.training.vocabulary import VocabularySizes, vocabulary_sizes
+from chumoku.weights.open_model import load, read_model_config
 
 TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
 TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
 LONGEST = 4.0  # seconds; a longer sample is estimated instead
 PAIR_LENGTH = 24  # assumed tokens per sentence
+TEXT_LENGTH = 64  # assumed tokens of a text with a label
 
 
 def plan(recipe: Recipe) -> dict[str, Any]:
@@ -54,6 +56,9 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     else:
         files = find_files(names) if names else []
     sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
+    if recipe.distillation is not None and recipe.init is None:
+        vocabulary = read_model_config(resolve_run(recipe.distillation.teacher)).vocabulary
+        sizes = VocabularySizes(vocabulary, None, f"Vocabulary: {vocabulary:,} tokens, as the teacher's.")
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
@@ -100,6 +105,8 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     if recipe.data.kind == "sentences":
         sides = len(recipe.data.columns or (0, 1))
         return sides * recipe.train.batch_size, min(PAIR_LENGTH, recipe.train.sequence_length or config.context)
+    if recipe.data.kind in LABEL_HEADS:
+        return recipe.train.batch_size, min(TEXT_LENGTH, config.max_seq_length or config.context)
     length = min(PAIR_LENGTH, recipe.train.batch_tokens)
     return recipe.train.batch_tokens // length, length
 
@@ -158,6 +165,9 @@ def _random_batch(config: ModelConfig, rows: int, length: int, device: torch.dev
     def tokens(vocabulary: int) -> Tensor:
         return torch.randint(0, vocabulary, (rows, length), generator=random).to(device)
 
+    if config.labels is not None:
+        labels = tokens(config.label_count)
+        return {"tokens": tokens(config.vocabulary), "labels": labels if config.head == "tags" else labels[:, 0]}
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
     real = torch.ones(rows, length, dtype=torch.bool, device=device)

@@ -1,6 +1,6 @@
 """A recipe: all settings of a run in one TOML file.
 
-    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [contrastive]  [lora]
+    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [contrastive]  [lora]  [distillation]
 
 The keys of [model] are those of `ModelConfig`, or `preset` and the keys that differ from it; `vocabulary` defaults to
 the tokenizer's size. `init` instead names a model to start from, of any supported format, with its own config and
@@ -28,17 +28,21 @@ from chumoku.config import (
     settings_to_dict,
 )
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
+from chumoku.model_path import resolve_run
 from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.models.sentence_encoder import sentence_encoder_keys
 from chumoku.safe_files import read_json
 from chumoku.training.default_learning_rate import default_learning_rate
+from chumoku.training.label_config import LABEL_KEYS, change_head, head_values, limit_length
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
     FIXED_BY_PREPARE,
+    LABEL_HEADS,
     AdapterSettings,
     ContrastiveSettings,
     DataSettings,
+    DistillationSettings,
     OptimizerSettings,
     ScheduleSettings,
     TokenizerSettings,
@@ -51,9 +55,9 @@ RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be comma-separated text
 KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that are allowed together with init
 DATA_KINDS = {  # by the kind of model; "own" fits all
-    "decoder": ("text", "chat"),
-    "encoder": ("text", "sentences"),
-    "encoder-decoder": ("pairs", "embedded"),
+    "decoder": ("text", "chat", "labels", "tags"),
+    "encoder": ("text", "sentences", "labels", "tags"),
+    "encoder-decoder": ("pairs", "embedded", "text"),
 }
 
 
@@ -65,7 +69,9 @@ TABLES: dict[str, type[Settings]] = {
     "schedule": ScheduleSettings,
     "contrastive": ContrastiveSettings,
     "lora": AdapterSettings,
+    "distillation": DistillationSettings,
 }
+OPTIONAL_TABLES = frozenset({"contrastive", "lora", "distillation"})
 
 
 @dataclass(frozen=True)
@@ -80,23 +86,30 @@ class Recipe:
     schedule: ScheduleSettings
     contrastive: ContrastiveSettings | None = None  # of sentences; None for other data
     lora: AdapterSettings | None = None  # None if there is no [lora] table
+    distillation: DistillationSettings | None = None
 
     @property
     def init(self) -> str | None:
         """The name of the model to start from; None to train from scratch."""
         return self.model.get("init")
 
-    def config(self, vocabulary: int | None = None, source_vocabulary: int | None = None) -> ModelConfig:
-        """The model's config for tokenizers of these sizes; a placeholder size is used without one."""
-        sentences = self.data.kind == "sentences"
+    def config(
+        self,
+        vocabulary: int | None = None,
+        source_vocabulary: int | None = None,
+        *,
+        labels: Sequence[str] | None = None,
+    ) -> ModelConfig:
+        """The model's config for tokenizers of these sizes and these labels; without them, for placeholders."""
         if self.init is not None:
-            return config_from_init(self.init, self.model, sentences=sentences)
-        values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model}
-
+            config = config_from_init(self.init, self.model, data_kind=self.data.kind, labels=labels)
+            return limit_length(config, self.train.sequence_length) if self.data.kind in LABEL_HEADS else config
+        head = head_values(self.data.kind, self.model, labels)
+        values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model, **head}
         if source_vocabulary is not None:
             values.setdefault("source_vocabulary", source_vocabulary)
         config = read_model_config(values)
-        if sentences and config.kind == "encoder" and "head" not in self.model:
+        if self.data.kind == "sentences" and config.kind == "encoder" and "head" not in self.model:
             config = read_model_config({**values, "head": "vector"})
         for key, found, needed in (
             ("model.vocabulary", config.vocabulary, vocabulary or 0),
@@ -105,7 +118,7 @@ class Recipe:
             if found < needed:
                 sentence = f"{found:,} is too small: the tokenizer has {needed:,} tokens. Leave this key out."
                 raise ConfigError([Problem(key, sentence)])
-        return config
+        return limit_length(config, self.train.sequence_length)
 
     @functools.cached_property
     def peak_learning_rate(self) -> float:
@@ -125,8 +138,8 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """All tables with defaults filled in, so that a stored recipe stays the same if a default changes."""
         tables = {name: settings_to_dict(table) for name in TABLES if (table := getattr(self, name)) is not None}
-        if self.init is not None:
-            del tables["tokenizer"]  # model.init brings its own; a recipe with both is refused
+        if self.init is not None or self.distillation is not None:
+            del tables["tokenizer"]  # model.init or the teacher brings its own; a recipe with both is refused
         tables["optimizer"]["learning_rate"] = self.peak_learning_rate
         return {"model": dict(self.model), **tables}
 
@@ -195,7 +208,7 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
-    optional = {"lora", "contrastive"} - ({"contrastive"} if _has_sentences(values) else set())
+    optional = OPTIONAL_TABLES - ({"contrastive"} if _has_sentences(values) else set())
     names = [name for name in TABLES if name not in optional or name in values]
     tables = {name: parse_settings(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in names}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
@@ -235,55 +248,61 @@ def _find_table_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(name, f"there is no such table; a recipe has {', '.join(('model', *TABLES))}.")
         elif not isinstance(table, Mapping):
             yield Problem(name, "this is a single value, but a table of keys is needed.")
-    model = values.get("model")
+    model, data = values.get("model"), values.get("data")
+    kind = data.get("kind") if isinstance(data, Mapping) else None
     if isinstance(model, Mapping) and "init" in model:
-        yield from _find_init_problems(model, values.get("tokenizer"))
+        yield from _find_init_problems(model, values.get("tokenizer"), kind)
     elif isinstance(model, Mapping):
         try:
-            read_model_config({"vocabulary": PLACEHOLDER, **model})
+            read_model_config({"vocabulary": PLACEHOLDER, **model, **head_values(kind, model)})
         except ConfigError as error:
             yield from error.problems
     elif model is None:
         yield Problem("model", "this table is missing; the shortest is preset = 'tiny-decoder'.")
     for name, cls in TABLES.items():
         table = values.get(name, {})
-        if isinstance(table, Mapping):
+        if isinstance(table, Mapping) and (name not in OPTIONAL_TABLES or name in values):
             yield from find_problems(cls, table, prefix=f"{name}.")
+    if values.get("distillation") and values.get("tokenizer"):
+        yield Problem("tokenizer", "the student takes the tokenizer of its teacher; leave this table out.")
 
 
-def _find_init_problems(model: Mapping[str, Any], tokenizer: Any) -> Iterator[Problem]:
+def _find_init_problems(model: Mapping[str, Any], tokenizer: Any, data_kind: Any) -> Iterator[Problem]:
     """Problems of a [model] table with init."""
+    allowed = (*KEYS_WITH_INIT, *(LABEL_KEYS if data_kind in LABEL_HEADS else ()))
     for key in model:
-        if key not in ("init", *KEYS_WITH_INIT):
-            open_keys = " and ".join(KEYS_WITH_INIT)
+        if key not in ("init", *allowed):
+            open_keys = f"{', '.join(allowed[:-1])} and {allowed[-1]}"
             yield Problem(f"model.{key}", f"model.init sets the config; only {open_keys} may be given with it.")
     if tokenizer:
         yield Problem("tokenizer", "model.init has its own tokenizer; leave this table out.")
     try:
-        config_from_init(model["init"], {key: model[key] for key in KEYS_WITH_INIT if key in model})
+        config_from_init(model["init"], {key: model[key] for key in allowed if key in model}, data_kind=data_kind)
     except ConfigError as error:
         yield from error.problems
     except ChumokuError as error:
         yield Problem("model.init", str(error))
 
 
-def config_from_init(init: Any, changes: Mapping[str, Any], *, sentences: bool = False) -> ModelConfig:
-    """The config of the model `init`, or of its sentence encoder, with the KEYS_WITH_INIT of `changes` applied."""
+def config_from_init(
+    init: Any, changes: Mapping[str, Any], *, data_kind: str | None = None, labels: Sequence[str] | None = None
+) -> ModelConfig:
+    """The config of the model `init` with the KEYS_WITH_INIT of `changes`, and with the head that the data needs."""
     from chumoku.weights.open_model import read_model_config
 
     if not isinstance(init, str) or not init:
         raise ConfigError([Problem("model.init", "give the name of a model: a folder, a file, or hf:owner/name.")])
     config = read_model_config(init)
     found = settings_to_dict(config)
-    if sentences:
+    if data_kind == "sentences":
         found = sentence_encoder_keys(config, found)
     context = changes.get("context")
     if found["position"] == "learned" and context not in (None, found["context"]):
         sentence = f"model.init has {found['context']:,} learned positions, and this number cannot be changed."
         raise ConfigError([Problem("model.context", sentence)])
-    return parse_settings(
-        ModelConfig, deep_merge(found, {key: changes[key] for key in KEYS_WITH_INIT if key in changes}), prefix="model."
-    )
+    values = deep_merge(found, {key: changes[key] for key in KEYS_WITH_INIT if key in changes})
+    values = change_head(values, data_kind, changes, labels)
+    return parse_settings(ModelConfig, values, prefix="model.")
 
 
 def _find_sentence_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Problem]:
@@ -303,10 +322,16 @@ def _find_sentence_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Pro
 def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     """Conflicts between tables."""
     config, data, train = recipe.config(), recipe.data, recipe.train
-    kinds = DATA_KINDS[config.kind]
+    kinds, both = DATA_KINDS[config.kind], config.kind == "encoder-decoder"
     if data.kind not in (*kinds, "own"):
         fits = " or ".join(kinds)
         yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
+    elif config.labels is not None and data.kind not in (*LABEL_HEADS, "own"):
+        sentence = f"this model has the head '{config.head}'; choose labels (classes of texts) or tags (of words)."
+        yield Problem("data.kind", sentence)
+    elif data.kind in LABEL_HEADS and recipe.model.get("head") not in (None, LABEL_HEADS[data.kind]):
+        sentence = f"data.kind = '{data.kind}' trains the head '{LABEL_HEADS[data.kind]}'; leave this key out."
+        yield Problem("model.head", sentence)
     elif data.kind == "sentences":
         yield from _find_sentence_problems(recipe, config)
     elif config.head_kind == "vector":
@@ -318,6 +343,10 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.has_target and (config.kind != "encoder-decoder" or config.share_embeddings):
         why = "a model with share_embeddings" if config.share_embeddings else f"a model of kind '{config.kind}'"
         yield Problem("tokenizer.target_kind", f"{why} has one tokenizer; leave the target_ keys out.")
+    if recipe.tokenizer.has_target and both and data.kind == "text":
+        yield Problem("tokenizer.target_kind", "a text has one tokenizer; leave the target_ keys out.")
+    if data.separate_documents and both and data.kind == "text":
+        yield Problem("data.separate_documents", "span corruption has no separate documents; leave this key out.")
     if recipe.tokenizer.has_target and data.both_directions:
         yield Problem("tokenizer.target_kind", "both directions share one tokenizer; leave the target_ keys out.")
     if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
@@ -333,7 +362,7 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "train.sequence_length", f"{train.sequence_length} is longer than model.context = {config.context}."
         )
-    if train.packing and config.kind != "encoder-decoder":
+    if train.packing and (not both or data.kind == "text"):
         yield Problem("train.packing", "this key is for pairs; texts and conversations are packed anyway.")
     elif train.packing and (config.position in SCORE_POSITIONS or config.attention_window or config.experts):
         sentence = "packing works with sinusoidal, learned, rotary or no positions, without a window and experts."
@@ -342,6 +371,7 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(
             "train.packing", "packing works without dropout of attention weights: set dropout.attention to 0."
         )
+    yield from _find_teacher_problems(recipe, config)
     busy = recipe.schedule.warmup + recipe.schedule.decay
     if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
         sentence = (
@@ -349,3 +379,22 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
             f"schedule.warmup={train.steps // 10} schedule.decay=0."
         )
         yield Problem("schedule.warmup", sentence)
+
+
+def _find_teacher_problems(recipe: Recipe, student: ModelConfig) -> Iterator[Problem]:
+    """Problems of [distillation] that the teacher's config shows."""
+    from chumoku.weights.open_model import read_model_config
+
+    if recipe.distillation is None:
+        return
+    try:
+        teacher = read_model_config(resolve_run(recipe.distillation.teacher))
+    except ChumokuError as error:
+        yield Problem("distillation.teacher", str(error))
+        return
+    if (teacher.kind, teacher.head_kind) != (student.kind, student.head_kind):
+        sentence = (
+            f"the teacher is of kind '{teacher.kind}' with the head '{teacher.head_kind}', the student of kind "
+            f"'{student.kind}' with '{student.head_kind}'; both must be the same."
+        )
+        yield Problem("distillation.teacher", sentence)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from chumoku.config import settings_to_dict
+from chumoku.data.span_corruption import SpanBatches
 from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError, pluralize
 from chumoku.models.count import count
@@ -44,6 +45,7 @@ from chumoku.training.precision import DTYPES, fast_kernels
 from chumoku.training.recipe import RECIPE_FILE, Recipe, apply_changes, read_recipe, read_tables, renamed_tables
 from chumoku.training.samples import make_sampler
 from chumoku.training.state import State
+from chumoku.training.teacher import check_teacher, describe_teacher, load_teacher, shared_outputs
 from chumoku.training.validation import Evaluator
 from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.checksums import recover_interrupted_write
@@ -177,6 +179,8 @@ def _train(
             "choose another folder with train.out=…"
         )
     init = parts.model if recipe.init is None else load(recipe.init)
+    teacher = load_teacher(recipe, world.device)
+    tokenizers = teacher if init is None else init  # a bundle that brings its tokenizers
     if init is not None:
         config = init.config if recipe.init is None else recipe.config()
         count_trained_parameters(recipe, config)  # reports wrong LoRA targets before the corpus is prepared
@@ -184,14 +188,15 @@ def _train(
         data = own_training_data(init, parts.train_data, parts.validation_data)
     elif world.main:
         with ShowProgress(log.console) as progress:
-            data = prepare(recipe, init, progress)
+            data = prepare(recipe, tokenizers, progress)
     world.barrier()
     if not world.main and recipe.data.kind != "own":
-        data = prepare(recipe, init)
+        data = prepare(recipe, tokenizers)
     check_batch_share(data, world)
     for line in data.notes:
         log.info(line)
-    run = build_run(recipe, data, world, log, checkpoints, init, examine if world.main and not resume else None)
+    first_examine = examine if world.main and not resume else None
+    run = build_run(recipe, data, world, log, checkpoints, init, first_examine, teacher)
     run.callbacks = parts.callbacks
     if world.main:
         for place in ("best", "last"):
@@ -238,6 +243,7 @@ def build_run(
     checkpoints: Checkpoints,
     init: Bundle | None = None,
     examine: Examine | None = None,
+    teacher: Bundle | None = None,
 ) -> Run:
     """The run before its first step: model, objective, optimizer and all other parts."""
     settings = recipe.train
@@ -246,7 +252,11 @@ def build_run(
     model = result.model
     if examine is not None:  # before the model is wrapped
         examine(data, model)
-    objective = make_objective(recipe, model)
+    if teacher is None:
+        objective = make_objective(recipe, model)
+    else:
+        check_teacher(teacher, data)
+        objective = make_objective(recipe, model, teacher.model, outputs=shared_outputs(teacher))
     module = wrap(objective, settings, world)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
@@ -263,7 +273,7 @@ def build_run(
         optimizer,
         average,
         Evaluator(module, average, data.validation, world, settings.validation_batches),
-        state=State(origin=origin(recipe, data, result)),
+        state=State(origin=origin(recipe, data, result) | describe_teacher(recipe, teacher)),
         world=world,
         log=log,
         checkpoints=checkpoints,
@@ -353,13 +363,16 @@ def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]
     """The settings and data of a run that must not change when it is resumed."""
     train = settings_to_dict(recipe.train)
     data_keys = ("separate_documents", "mask_probability")
+    spans = {"mean_span_length": recipe.data.mean_span_length} if isinstance(data.train, SpanBatches) else {}
     train_keys = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
     return {
         "model": settings_to_dict(data.config),
         "tokenizer": data.tokenizer.fingerprint,
         "source_tokenizer": data.source_tokenizer.fingerprint,
         "corpus": data.corpus,
-        "data": {key: getattr(recipe.data, key) for key in data_keys} | {"validation_share": recipe.data.held_out},
+        "data": {key: getattr(recipe.data, key) for key in data_keys}
+        | {"validation_share": recipe.data.held_out}
+        | spans,
         "train": {key: train.get(key) for key in train_keys} | ({"packing": True} if recipe.train.packing else {}),
         "optimizer": {"kind": recipe.optimizer.kind},
         **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),

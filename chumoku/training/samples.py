@@ -31,6 +31,8 @@ def make_sampler(model: Model, data: TrainingData, count: int) -> Callable[[], l
         with warnings.catch_warnings():
             # A model with an adapter decodes slowly; the warning about that does not help during training.
             warnings.filterwarnings("ignore", "This model differs from its config")
+            if model.config.labels is not None:
+                return _labels(model, data, count)
             if isinstance(model, EncoderDecoderModel):
                 return _translations(model, data, count)
             if isinstance(model, DecoderModel):
@@ -74,6 +76,35 @@ def _questions(conversations: ChatSamples, count: int) -> tuple[list[list[int]],
     return [tokens[: int(learned.argmax())].tolist() for tokens, learned in samples], [
         int(s.tokens[-1]) for s in samples
     ]
+
+
+@torch.no_grad()
+def _labels(model: Model, data: TrainingData, count: int) -> list[str]:
+    """Texts with the predicted label, and the right one if it differs; at each word if there are tags."""
+    batch = {name: table[:count].to(model.device) for name, table in data.validation.batch(0, 0).items()}
+    names, logits = model.config.labels or (), forward(model, batch).logits
+    if logits is None:
+        return []
+    lines = []
+    for tokens, labels, found in zip(batch["tokens"], batch["labels"], logits.argmax(-1), strict=True):
+        places = (
+            [(-1, int(labels), int(found))]
+            if labels.ndim == 0
+            else [
+                (place, int(labels[place]), int(found[place]))
+                for place in range(len(tokens))
+                if labels[place] != IGNORE
+            ]
+        )
+        shown = (
+            ("" if place < 0 else f"{data.tokenizer.decode([int(tokens[place])]).strip()}:")
+            + names[predicted]
+            + ("" if predicted == label else f" (not {names[label]})")
+            for place, label, predicted in places[:SHOWN]
+        )
+        text = f"{_flat(data.tokenizer.decode(tokens[:SHOWN].tolist()))} ▸ " if labels.ndim == 0 else ""
+        lines.append(f"  {text}{' '.join(shown)}")
+    return lines
 
 
 @torch.no_grad()

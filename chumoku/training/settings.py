@@ -18,6 +18,7 @@ Share = Annotated[float, Field(ge=0.0, lt=1.0)]
 Amount = Annotated[float, Field(ge=0.0, le=1e12)]
 Files = str | list[str]
 FIXED_BY_PREPARE = ("validation_files", "columns", "languages", "weights", "both_directions")  # keys of [data]
+LABEL_HEADS = {"labels": "classes", "tags": "tags"}  # data.kind → model.head
 
 
 class TokenizerSettings(Settings):
@@ -44,19 +45,19 @@ class TokenizerSettings(Settings):
 class DataSettings(Settings):
     """[data]: the training and validation text."""
 
-    kind: Literal["text", "pairs", "embedded", "chat", "sentences", "own"] = "text"  # own: passed to chumoku.train
+    # own: batches that are passed to chumoku.train
+    kind: Literal["text", "pairs", "embedded", "chat", "sentences", "labels", "tags", "own"] = "text"
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     prepared: str | None = None  # text and pairs: a folder that `chumoku prepare` wrote, instead of files
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
-    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = (
-        None  # default: 0.1 of texts and chats, 0.01 of pairs
-    )
+    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1, of pairs and sentences 0.01
     documents: Literal["blank", "file", "line", "record"] = "blank"  # text: what separates documents
     field: str = "text"  # text: the field of JSONL and Parquet records to read
     separate_documents: bool = False  # text: attention does not cross document boundaries
-    mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoder: share of tokens to predict
+    mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoders, text: share of tokens to predict
+    mean_span_length: Annotated[float, Field(ge=1.0, le=1e4)] = 3.0  # encoder-decoder, text: of the spans to predict
     columns: list[str | int] | None = None  # by index (from 0) or name. pairs: source and target; chat: question and
-    # answer; sentences: anchor, positive and, for triplets, negative
+    # answer; labels, tags: text and label; sentences: anchor, positive and, for triplets, negative
     languages: list[str] | None = None  # pairs, sentences: such as ["ja", "en"]; lines in other scripts are dropped
     weights: list[Annotated[float, Field(ge=0.0, le=100.0)]] | None = None  # pairs: how often each file's pairs occur
     both_directions: bool = False  # pairs: one model for both directions; needs `languages`
@@ -77,7 +78,8 @@ class DataSettings(Settings):
         "hidden": "mask_probability",
     }
     ALIASES: ClassVar[Mapping[str, str]] = {
-        "mlm_probability": "mask_probability",
+        **dict.fromkeys(("mlm_probability", "noise_density"), "mask_probability"),
+        "mean_noise_span_length": "mean_span_length",
         "validation_split": "validation_share",
     }
 
@@ -86,7 +88,7 @@ class DataSettings(Settings):
         """The share of the data used for validation."""
         if self.validation_share is not None:
             return self.validation_share
-        return 0.1 if self.kind in ("text", "chat") else 0.01
+        return 0.1 if self.kind in ("text", "chat", *LABEL_HEADS) else 0.01
 
 
 class TrainSettings(Settings):
@@ -94,9 +96,9 @@ class TrainSettings(Settings):
 
     out: Annotated[str, Field(min_length=1)] = "runs/new"  # the run's folder
     steps: Count = 1000
-    batch_size: Count = 16  # text and chat: sequences in a batch; sentences: rows
-    sequence_length: Count | None = None  # text and chat: tokens in a sequence; default: the model's context;
-    # sentences: longer ones are cut; default: the model's max_seq_length or context
+    batch_size: Count = 16  # sequences in a batch (text, chat, labels, tags), or rows (sentences)
+    sequence_length: Count | None = None  # text, chat: tokens in a sequence; labels, tags, sentences: longer texts are
+    # cut; default: the model's max_seq_length or context
     batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
     packing: bool = False  # pairs: one after another in a row instead of padded: one shape for a GPU
     gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step
@@ -203,6 +205,14 @@ class ContrastiveSettings(Settings):
         **dict.fromkeys(("matryoshka", "matryoshka_dims", "truncate_dims"), "widths"),
         "symmetric": "both_directions",
     }
+
+
+class DistillationSettings(Settings):
+    """[distillation]: a teacher whose probabilities the model learns, beside the labels."""
+
+    teacher: Annotated[str, Field(min_length=1)]  # a model with the same tokenizer, which the student takes from it
+    temperature: Annotated[float, Field(gt=0.0, le=1e3)] = 2.0
+    weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5  # of the teacher; the labels have the rest
 
 
 class AdapterSettings(LoraSettings):

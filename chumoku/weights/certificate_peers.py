@@ -84,6 +84,10 @@ def open_transformers(folder: Path, model: Model, max_tokens: int) -> Peer:
     name, compared = kinds[type(model)]
     if model.config.kind == "encoder" and model.config.head_kind == "vector":
         name, compared = "AutoModel", "vectors"
+    elif model.config.labels is not None:
+        name = (
+            "AutoModelForTokenClassification" if model.config.head == "tags" else "AutoModelForSequenceClassification"
+        )
     with _quiet(library.logging):
         opened = getattr(library, name).from_pretrained(str(folder), use_safetensors=True, local_files_only=True)
     opened = opened.float().eval()

@@ -19,6 +19,7 @@ from chumoku.decoding.engines.native import call
 from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.decoding.engines.recorded import RecordedEngine
 from chumoku.decoding.engines.unmodified import modification
+from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.lora import Adapter
 from chumoku.nn.plain import plain_formulas
@@ -36,6 +37,8 @@ def open_engine(
 
     adapters    by name: each row can have one of them, or none
     """
+    if not model.config.predicts_tokens:
+        raise UsageError(f"This model has the head '{model.config.head}' and cannot generate tokens. Use classify.")
     slow = is_editing() or plain_formulas()
     fast = None if slow else _fast_engine(model, rows=rows, capacity=capacity, adapters=adapters)
     if fast is None:

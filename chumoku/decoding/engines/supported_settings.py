@@ -9,8 +9,9 @@ from chumoku.models.config import ModelConfig
 
 # An engine supports every value of a key that is not named here.
 SUPPORTED: dict[Literal["native", "gpu"], dict[str, tuple[Any, ...]]] = {
-    "native": {"experts": (0,)},
+    "native": {"labels": (None,), "experts": (0,)},
     "gpu": {
+        "labels": (None,),
         "experts": (0,),
         "position": ("sinusoidal", "learned", "rotary", "none"),
         "attention_window": (None,),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chumoku.text.progress import Progress, silent
 from chumoku.training.datasets.chat import prepare_chat_data
+from chumoku.training.datasets.labels import prepare_labeled_data
 from chumoku.training.datasets.pairs import prepare_pair_data
 from chumoku.training.datasets.sentences import prepare_sentence_data
 from chumoku.training.datasets.text import prepare_text_data
@@ -24,6 +25,8 @@ PREPARE = {  # by data.kind
     "embedded": prepare_pair_data,
     "chat": prepare_chat_data,
     "sentences": prepare_sentence_data,
+    "labels": prepare_labeled_data,
+    "tags": prepare_labeled_data,
 }
 
 

@@ -1,4 +1,4 @@
-"""data.kind = "text": windows of a long text, for a decoder or a masked encoder."""
+"""data.kind = "text": windows of a long text, for a decoder, a masked encoder, or span corruption in both."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from chumoku.data.batches import Batches, MaskedBatches, WindowBatches
 from chumoku.data.corpus import Corpus
 from chumoku.data.shards import Shards, prepare_text
+from chumoku.data.span_corruption import SpanBatches, count_spans, find_sentinels, window_length
 from chumoku.text import Tokenizer, load
 from chumoku.text.progress import Progress
 from chumoku.training.datasets.prepared_folder import open_prepared_text
@@ -21,11 +22,14 @@ from chumoku.training.recipe import Recipe
 from chumoku.training.settings import DataSettings, as_list
 from chumoku.weights.bundle import Bundle
 
+SENTINELS = 100  # of a new tokenizer, as in T5
 DECODED_TOKENS = 1 << 20  # tokens decoded to measure the bytes per token
 
 
 def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> TrainingData:
     data, train = recipe.data, recipe.train
+    spans = recipe.config().kind == "encoder-decoder"
+    rates: dict[str, Any] = {"density": data.mask_probability, "mean_span": data.mean_span_length}
     corpus = None if data.prepared else _open_corpus(data, data.files)
     if init is not None:
         tokenizer = init.tokenizer
@@ -33,8 +37,11 @@ def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         tokenizer = load(str(recipe.tokenizer.file))
     else:
         read_as = {"documents": data.documents, "field": data.field}
+        length = train.sequence_length or recipe.config().context
+        needed = count_spans(window_length(length, **rates), **rates).spans if spans else 0
+        sentinels = max(SENTINELS, needed) if spans else 0
         tokenizer = load_or_train_tokenizer(
-            recipe, corpus.documents, corpus.files, folder, read_as=read_as, progress=progress
+            recipe, corpus.documents, corpus.files, folder, read_as=read_as, progress=progress, sentinels=sentinels
         )
     config = recipe.config(padded_vocabulary(tokenizer.size, recipe))
     if corpus is None:
@@ -46,11 +53,16 @@ def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         corpus, start = _open_corpus(data, data.validation_files), 0.0
         validation_shards = prepare_text(corpus, tokenizer, folder / "validation", progress=progress)
     length = train.sequence_length or config.context
+    if spans:
+        length = window_length(length, **rates)
     shape: dict[str, Any] = {"length": length, "documents": data.separate_documents}
     end = start if validation_shards is shards else 1.0
     batches: Batches = WindowBatches(shards, rows=train.batch_size, seed=train.seed, part=(0.0, end), **shape)
     rows = _validation_rows(validation_shards, start, length, train.batch_size)
     validation: Batches = WindowBatches(validation_shards, rows=rows, part=(start, 1.0), **shape)
+    if spans:
+        rates |= {"roles": tokenizer.roles, "sentinels": find_sentinels(tokenizer)}
+        batches, validation = (SpanBatches(windows, **rates) for windows in (batches, validation))  # type: ignore[arg-type]
     if config.kind == "encoder":
         masking: dict[str, Any] = {"roles": tokenizer.roles, "vocabulary": tokenizer.size}
         masking["mask_rate"] = data.mask_probability
@@ -64,7 +76,7 @@ def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         corpus=hash_tokens(shards.manifest["shards"], validation_shards.manifest["shards"]),
         length=length,
         fewest_rows=train.batch_size,
-        bytes_a_token=_bytes_per_token(validation_shards, start, tokenizer),
+        bytes_a_token=None if spans else _bytes_per_token(validation_shards, start, tokenizer),
     )
 
 

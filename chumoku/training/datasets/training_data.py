@@ -41,8 +41,12 @@ def load_or_train_tokenizer(
     read_as: Any,
     progress: Progress,
     side: str = "tokenizer",
+    sentinels: int = 0,
 ) -> Tokenizer:
-    """The tokenizer of a side: opened from the recipe's file, or trained on the texts."""
+    """The tokenizer of a side: opened from the recipe's file, or trained on the texts.
+
+    sentinels    how many a trained one gets, as in `text.train`
+    """
     settings = recipe.tokenizer
     target = side == "target"
     file = settings.target_file if target else settings.file
@@ -54,6 +58,8 @@ def load_or_train_tokenizer(
     options["split_scripts"] = settings.split_scripts
     if recipe.data.both_directions:
         options["languages"] = recipe.data.languages
+    if sentinels:
+        options["sentinels"] = sentinels
     return prepare_tokenizer(
         texts(), files, folder / side, read_as={**read_as, "side": side}, progress=progress, **options
     )

@@ -10,18 +10,39 @@ from typing import TYPE_CHECKING
 
 from chumoku.config import settings_to_dict
 from chumoku.models.model import Model
+from chumoku.training.objectives.classification import Classification
 from chumoku.training.objectives.contrastive import ContrastiveObjective
+from chumoku.training.objectives.distillation import Distillation
 from chumoku.training.objectives.token_prediction import Objective, count_labels, forward, token_loss
 
 if TYPE_CHECKING:
     from chumoku.training.recipe import Recipe
 
-__all__ = ["ContrastiveObjective", "Objective", "count_labels", "forward", "make_objective", "token_loss"]
+__all__ = [
+    "Classification",
+    "ContrastiveObjective",
+    "Distillation",
+    "Objective",
+    "count_labels",
+    "default_objective",
+    "forward",
+    "make_objective",
+    "token_loss",
+]
 
 
-def make_objective(recipe: Recipe, model: Model) -> Objective:
-    """The objective of a recipe."""
+def make_objective(recipe: Recipe, model: Model, teacher: Model | None = None, *, outputs: int = 0) -> Objective:
+    """The objective of a recipe; with a teacher, distillation of its first `outputs` logits."""
     routers = {key: getattr(recipe.train, key) for key in ("balance_loss", "router_z_loss")}
     if recipe.contrastive is not None:
         return ContrastiveObjective(model, **settings_to_dict(recipe.contrastive), **routers)
-    return Objective(model, label_smoothing=recipe.train.label_smoothing, **routers)
+    weights = {"label_smoothing": recipe.train.label_smoothing, **routers}
+    if recipe.distillation is not None and teacher is not None:
+        settings = {"temperature": recipe.distillation.temperature, "weight": recipe.distillation.weight}
+        return Distillation(model, teacher, outputs=outputs, **settings, **weights)
+    return default_objective(model, **weights)
+
+
+def default_objective(model: Model, **options: float) -> Objective:
+    """The objective that a model's head is trained with; the options are those of `Objective`."""
+    return Classification(model, **options) if model.config.labels is not None else Objective(model, **options)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def count_labels(batch: dict[str, Tensor]) -> int:
-    """The number of terms of a batch's loss: `terms` (1 for each, 0 for padding), or the tokens that have a label."""
+    """The number of terms of a batch's loss: `terms` (1 for each, 0 for padding), or tokens or texts with labels."""
     if "terms" in batch:
         return int(batch["terms"].sum())
     return int((batch["labels"] != IGNORE).sum())
@@ -68,12 +68,15 @@ class Objective(nn.Module):
         output = forward(self.model, batch)
         if output.logits is None:
             raise UsageError("This model outputs vectors, not logits, so it has no loss. Train with head = 'masked'.")
-        labels = batch["labels"]
-        total = self.token_loss(output.logits, labels, self.label_smoothing if self.training else 0.0)
+        total = self.loss(output.logits, batch)
         if output.losses is not None:
             routers = self.balance_loss * output.losses.balance + self.router_z_loss * output.losses.z
-            total = total + routers * (labels != IGNORE).sum()
+            total = total + routers * (batch["labels"] != IGNORE).sum()
         return total
+
+    def loss(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """The summed loss of these logits, without those of routers."""
+        return self.token_loss(logits, batch["labels"], self.label_smoothing if self.training else 0.0)
 
     def step_batches(
         self, batches: list[dict[str, Tensor]], module: nn.Module, world: World
@@ -95,5 +98,5 @@ def forward(model: Model, batch: dict[str, Tensor]) -> Output:
     elif "documents" in batch:
         output = model(batch["tokens"], mask=masks.same_document(batch["documents"]), positions=batch["positions"])
     else:
-        output = model(batch["tokens"])
+        output = model(batch["tokens"], mask=batch.get("mask"))
     return output

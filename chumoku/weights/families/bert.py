@@ -7,6 +7,7 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
+from chumoku.weights.families.classifier import HEADS, Classifier
 from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
@@ -14,6 +15,7 @@ ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
     **{"relu": "relu", "silu": "silu"},
 }
+CLASSIFIER = Classifier("bert.pooler.dense", "classifier", "tanh")
 DUPLICATES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -45,6 +47,8 @@ def body_rows(config: ModelConfig, model: str, *, unused_rows: bool = False) -> 
 
 
 def rows(config: ModelConfig) -> list[Row]:
+    if config.labels is not None:
+        return [*body_rows(config, "bert"), *CLASSIFIER.rows(config)]
     return [
         *body_rows(config, "bert"),
         *linear_rows("head.transform", "cls.predictions.transform.dense"),
@@ -59,6 +63,7 @@ def read(values: Values, source: Source) -> ModelConfig:
         **read_body(values, "BERT"),
         "context": read_number(values, "max_position_embeddings", 512),
         **read_head(values, source, dense="cls.predictions.transform.dense", predictions="cls.predictions"),
+        **CLASSIFIER.read(values, source),
     })  # fmt: skip
 
 
@@ -105,6 +110,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "max_position_embeddings": config.context,
         "pad_token_id": 0 if roles.pad is None else roles.pad,
         **write_body(config),
+        **CLASSIFIER.write(config, "Bert"),
     }  # fmt: skip
 
 
@@ -140,6 +146,7 @@ SUPPORTED = {
     "scale_embedding": (False,),
     "embedding_norm": (True,),
     "segments": tuple(range(1, 1025)),
+    "head": HEADS,
 }
 IGNORED = {
     r"bert\.pooler\.dense\.(weight|bias)": "for next-sentence prediction",

@@ -7,15 +7,18 @@ from typing import Any
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
 from chumoku.weights.families import bert
+from chumoku.weights.families.classifier import Classifier
 from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
+CLASSIFIER = Classifier("pre_classifier", "classifier", "relu")
 EMBEDDING, PROJECTION = "distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"
 
 
 def rows(config: ModelConfig) -> list[Row]:
     ours, theirs = "encoder.blocks.{}", "distilbert.transformer.layer.{}"
     return [
+        *head_rows(config),
         tensor_row("encoder.embedding.table", EMBEDDING),
         tensor_row("encoder.position.table", "distilbert.embeddings.position_embeddings.weight"),
         *norm_rows("encoder.embedding_norm", "distilbert.embeddings.LayerNorm"),
@@ -32,6 +35,13 @@ def rows(config: ModelConfig) -> list[Row]:
                 *norm_rows(f"{ours}.feedforward_norm", f"{theirs}.output_layer_norm"),
             ],
         ),
+    ]
+
+
+def head_rows(config: ModelConfig) -> list[Row]:
+    if config.labels is not None:
+        return CLASSIFIER.rows(config)
+    return [
         *linear_rows("head.transform", "vocab_transform"),
         *norm_rows("head.norm", "vocab_layer_norm"),
         tensor_row("head.logits.weight", PROJECTION),
@@ -57,6 +67,7 @@ def read(values: Values, source: Source) -> ModelConfig:
         "dropout": {
             "embedding": dropout, "sublayer": dropout, "attention": read_number(values, "attention_dropout", 0.1),
         },
+        **CLASSIFIER.read(values, source),
     })  # fmt: skip
 
 
@@ -74,6 +85,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "tie_word_embeddings": config.tie_output,
         "dropout": config.dropout.sublayer, "attention_dropout": config.dropout.attention,
         "pad_token_id": 0 if roles.pad is None else roles.pad,
+        **CLASSIFIER.write(config, "DistilBert"),
     }  # fmt: skip
 
 

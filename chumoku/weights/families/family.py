@@ -36,6 +36,7 @@ OFF: Supported = {
     **{"query_key_norm": ("none",), "norm_unit_offset": (False,), "parallel": (False,), "rotary.share": (1.0,)},
     **{"scale_logits": (False,), "norm_bias": (True,), "first_norm": (True,), "shared_norm": (False,)},
     **{"normalize_experts": (True,), "shared_expert_width": (None,)},
+    "head": (None, "next", "masked", "vector"),
     "rotary.scaling": ("none", "linear", "llama3"),
     **{"sinusoidal.endpoint": (False,), "sinusoidal.start": (0,)},
 }

@@ -13,13 +13,17 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
 from chumoku.weights.families import bert
+from chumoku.weights.families.classifier import Classifier
 from chumoku.weights.families.family import Family, Values, check_length, make_config, read_number, require
 from chumoku.weights.families.table import Row, Source, linear_rows, norm_rows, tensor_row
 
+CLASSIFIER = Classifier("classifier.dense", "classifier.out_proj", "tanh")
 EMBEDDING, POSITIONS = "roberta.embeddings.word_embeddings.weight", "roberta.embeddings.position_embeddings.weight"
 
 
 def rows(config: ModelConfig) -> list[Row]:
+    if config.labels is not None:
+        return [*bert.body_rows(config, "roberta", unused_rows=True), *CLASSIFIER.rows(config)]
     return [
         *bert.body_rows(config, "roberta", unused_rows=True),
         *linear_rows("head.transform", "lm_head.dense"),
@@ -39,6 +43,7 @@ def read(values: Values, source: Source) -> ModelConfig:
         **bert.read_body(values, "RoBERTa"),
         "context": length - padding - 1,
         **head,
+        **CLASSIFIER.read(values, source),
     })  # fmt: skip
 
 
@@ -49,6 +54,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "max_position_embeddings": config.context + unused_positions(roles),
         "pad_token_id": roles.pad, "bos_token_id": roles.begin, "eos_token_id": roles.end,
         **bert.write_body(config),
+        **CLASSIFIER.write(config, "Roberta"),
     }  # fmt: skip
 
 

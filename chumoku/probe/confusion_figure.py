@@ -1,0 +1,37 @@
+"""A picture of a confusion matrix: a row for each right label, a column for each predicted one, darker is more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chumoku.probe.plot_style import add_colorbar, axis_label, hide_spines, rotate_labels, saved_figure
+
+MOST, MOST_NUMBERS = 60, 24  # labels that are drawn, and up to which the counts are written into the cells
+
+
+def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Path, *, title: str) -> Path:
+    """Draw the share of each row's texts by predicted label, with counts; of many labels, the most frequent ones."""
+    shown = np.sort(np.argsort(-(confusion.sum(1) + confusion.sum(0)), kind="stable")[:MOST])
+    table, names = confusion[np.ix_(shown, shown)], [labels[place] for place in shown]
+    share = table / np.maximum(1, confusion[shown].sum(1, keepdims=True))
+    side = 1.8 + 0.42 * len(names)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with saved_figure(path, (side + 1.4, side)) as (figure, axis):
+        image = axis.imshow(share, cmap="Blues", vmin=0.0, vmax=1.0)
+        axis.set_xticks(range(len(names)), list(map(axis_label, names)))
+        rotate_labels(axis, names)
+        axis.set_yticks(range(len(names)), list(map(axis_label, names)))
+        axis.set_xlabel("predicted")
+        axis.set_ylabel("right")
+        left_out = f", the {len(names)} most frequent of {len(labels)} labels" if len(names) < len(labels) else ""
+        axis.set_title(f"{title}{left_out}", fontsize=10)
+        hide_spines(axis)
+        for row, column in np.argwhere(table > 0) if len(names) <= MOST_NUMBERS else ():
+            color = "white" if share[row, column] > 0.6 else "black"
+            axis.text(column, row, f"{table[row, column]:,}", ha="center", va="center", fontsize=7, color=color)
+        add_colorbar(figure, image, axis, text="share of the row")
+    return path
