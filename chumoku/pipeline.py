@@ -27,6 +27,7 @@ from chumoku.decoding.engines.native.call import prepare
 from chumoku.errors import NoTokenizerWarning, UsageError
 from chumoku.model_path import base_model_of, is_adapter, resolve_run
 from chumoku.models.count import count
+from chumoku.models.limit_context import limit_context
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
 from chumoku.nn.quantized import quantized_kinds
@@ -310,6 +311,7 @@ def load(
     precision: str | None = None,
     adapter: Path | str | None = None,
     tokenizer: Tokenizer | Path | str | None = None,
+    context: int | None = None,
     in_memory: bool = False,
 ) -> Pipeline:
     """Open a model with its tokenizers.
@@ -321,11 +323,15 @@ def load(
     adapter      a LoRA adapter to merge into the model
     tokenizer    a Tokenizer or its file or folder, used instead of the model's own; without either, the model is opened
                  with a warning, and takes only token ids
+    context      the most tokens of a text, by default and at most as the model says. For models with longrope (Phi-3
+                 with 128k) it decides the rotary frequencies: up to the original length the short factors
     in_memory    copy the weights, so that the files are no longer needed; by default they are memory-mapped, which
                  opens faster and takes less memory
     """
     meanwhile = (lambda model: None) if in_memory else prepare
     pipeline = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=meanwhile)
+    if context is not None:
+        limit_context(pipeline.model, context)
     if in_memory:
         copy_into_memory(pipeline.model)
         prepare(pipeline.model)

@@ -26,6 +26,9 @@ KV_HEADS = (3, 1)
 VOCABULARY, WIDTH, HEADS, HIDDEN, CONTEXT = 29, 30, 3, 37, 23
 WINDOW = 3  # shorter than the lengths of the tests
 YARN = RotarySettings(scaling="yarn", factor=4.0, high=8.0, original=16, attention_factor=1.3)
+LONGROPE = RotarySettings(
+    scaling="longrope", factor=3.0, original=7, short_factors=[1.0] * 5, long_factors=[1.0, 1.3, 2.0, 3.7, 5.0]
+)
 EXTRAS: dict[str, dict[str, object]] = {
     "": {},
     "head norms": {"head_width": 14, "query_key_norm": "head", "attention_bias": "qkv", "bias": False},
@@ -42,6 +45,7 @@ EXTRAS: dict[str, dict[str, object]] = {
     },
     "no positions": {"no_position_every": 2},
     "yarn": {"rotary": YARN},
+    "longrope": {"rotary": LONGROPE},
     "full attention first": {
         **{"attention_window": WINDOW, "full_attention_every": 2, "full_attention_first": True},
         **{"embedding_norm": True, "first_norm": False, "norm_bias": False, "norm": "layer", "placement": "pre"},

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.errors import MissingExtraError, UsageError
+from chumoku.models.limit_context import use_short_factors
 from chumoku.models.model import Model
 from chumoku.weights.certificate import MAX_PROBE_TOKENS, compare
 from chumoku.weights.certificate_peers import (
@@ -80,6 +81,7 @@ def measure_variant(save: Save, folder: Path) -> dict[str, float]:
 
     save(folder / "theirs")
     model = load(folder / "theirs").model
+    use_short_factors(model)
 
     def write_for_ctranslate2() -> Path:
         (folder / "ctranslate2").mkdir()

@@ -132,6 +132,12 @@ HOSTILE: list[dict[str, object]] = [
     {"rotary": {"share": 0.5}, "position": "alibi"},
     {"rotary": {"local_base": 77.0}},
     {"rotary": {"attention_factor": 1.5}},
+    {"rotary": {"scaling": "longrope", "factor": 2.0}},
+    {"rotary": {"short_factors": [1.0]}},
+    *(
+        {"rotary": {"scaling": "longrope", "short_factors": bad, "long_factors": bad}}
+        for bad in ([], [1.0], [0.0], "1")
+    ),
     {"rotary": {"scaling": "yarn", "factor": 2.0, "base": 1.0}},
 ]
 

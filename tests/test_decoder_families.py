@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from chumoku import lora
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.certificate import certify
 from chumoku.weights.families import FAMILIES, find_family, transformers_rows
 from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
@@ -30,6 +32,10 @@ from chumoku.weights.open_model import load
 peft = LazyModule("peft")
 CLOSE = 1e-5
 YARN = {**ROPE, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 17}
+LONGROPE = {
+    **{**ROPE, "rope_type": "longrope", "original_max_position_embeddings": 17},
+    **{"short_factor": [1.0, 1.3, 1.7], "long_factor": [1.2, 5.0, 11.0]},
+}
 SEPARATE = {"head_dim": 10, "num_hidden_layers": 3}
 EXPERTS = {
     "num_experts_per_tok": 2,
@@ -57,6 +63,10 @@ def gemma3(**changes: Any) -> nn.Module:
 
 def phi3(**changes: Any) -> nn.Module:
     return llama("Phi3", **{"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, **changes})
+
+
+def phi3_longrope(original: int, **changes: Any) -> nn.Module:
+    return phi3(**{"rope_parameters": {**LONGROPE}, "original_max_position_embeddings": original, **changes})
 
 
 def neox(**changes: Any) -> nn.Module:
@@ -115,6 +125,15 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
         rope_parameters={**YARN, "partial_rotary_factor": 1.0},
     ),
     "phi3": phi3,
+    "phi3 longrope": lambda: phi3_longrope(17),
+    "phi3 longrope within the original length": lambda: phi3_longrope(61, max_position_embeddings=61),
+    "phi4 mini": lambda: phi3_longrope(
+        17, hidden_size=48, tie_word_embeddings=True,
+        rope_parameters={
+            **{**LONGROPE, "partial_rotary_factor": 0.5, "attention_factor": 1.3},
+            **{"short_factor": [1.0, 1.7], "long_factor": [1.2, 11.0]},
+        },
+    ),
     "phi3 window": lambda: phi3(sliding_window=5, num_hidden_layers=3),
     "olmo2": lambda: llama("Olmo2", num_hidden_layers=3),
     "olmo2 biases": lambda: llama("Olmo2", attention_bias=True, rope_parameters=YARN),
@@ -218,8 +237,13 @@ def test_gemma_without_unit_offset_is_exported(tmp_path: Path) -> None:
         ("smollm3", {"num_hidden_layers": "many"}, "num_hidden_layers"),
         ("gemma3", {"rope_scaling": [3]}, "rope_parameters"),
         ("llama yarn", {"rope_parameters": {**YARN, "factor": -2.0, "mscale": 1.0, "mscale_all_dim": 1.0}}, "factor"),
-        ("phi3", {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ("phi3", {"rope_parameters": {**ROPE, "rope_type": "longrope"}}, "longrope"),
+        ("llama yarn", {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ("phi3", {"rope_parameters": {**ROPE, "rope_type": "longrope"}}, "short_factor of longrope must be a list"),
+        ("phi3", {"rope_parameters": {**LONGROPE, "long_factor": None}}, "long_factor of longrope must be a list"),
+        ("phi3", {"rope_parameters": {**LONGROPE, "long_factor": ["1.0"] * 3}}, "must be a list of numbers"),
+        ("phi3", {"rope_parameters": {**LONGROPE, "short_factor": [1.0]}}, "a short and a long factor for each pair"),
+        ("phi3", {"rope_parameters": {**LONGROPE, "short_factor": [1.0, 0.0, 1.0]}}, "short_factors"),
+        ("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 1}, "original context above 1"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gemma2", {"hidden_activation": "silu"}, "hidden_activation"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
@@ -235,6 +259,41 @@ def test_unsupported_values_are_refused(name: str, values: dict[str, Any], words
     path.write_text(json.dumps(config))
     with pytest.raises(UsageError, match=words):
         load(tmp_path)
+
+
+def test_the_context_decides_the_frequencies_of_longrope(tmp_path: Path) -> None:
+    """transformers decides by the length of the text: 31 tokens are below the original length of 41, and 47 above."""
+    theirs = randomize(phi3_longrope(41))
+    save_model(theirs, tmp_path)
+    opened = {context: load_pipeline(tmp_path, context).model for context in (None, 41, 42)}
+    random = torch.Generator().manual_seed(0)
+    for length, right in ((31, {41}), (47, {None, 42})):
+        ids = torch.randint(VOCABULARY, (2, length), generator=random)
+        expected = theirs(ids).logits
+        found = {context: (model(ids).logits - expected).abs().max() for context, model in opened.items()}
+        limit = CLOSE * max(1, expected.abs().max())
+        assert {context for context, difference in found.items() if difference <= limit} == right
+        assert min(difference for context, difference in found.items() if context not in right) > 100 * limit
+    for context, message in ((0, "must be 1 to 67"), (68, "must be 1 to 67")):
+        with pytest.raises(UsageError, match=message):
+            load_pipeline(tmp_path, context)
+
+
+def load_pipeline(folder: Path, context: int | None) -> chumoku.Pipeline:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there is no tokenizer
+        return chumoku.load(folder, context=context)
+
+
+@pytest.mark.parametrize("original", [17, 61])
+def test_a_model_with_longrope_is_certified(original: int, tmp_path: Path) -> None:
+    """The probes are shorter than the original length, where transformers has the short factors."""
+    save_model(randomize(phi3_longrope(original, max_position_embeddings=61)), tmp_path / "theirs")
+    model = load(tmp_path / "theirs").model
+    (tmp_path / "ours").mkdir()
+    write_folder(tmp_path / "ours", model, Tokenizers(byte_tokenizer(), byte_tokenizer()))
+    assert certify(model, "transformers", tmp_path / "ours", source="phi3", kind="float32").checked
+    assert model.config.context == 61
 
 
 def test_older_config_files_are_read(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from chumoku.cli.shared import (
     KNOWN,
     LONGEST,
     Adapter,
+    Context,
     Device,
     FrequencyPenalty,
     MinP,
@@ -49,6 +50,7 @@ def chat(
     seed: Seed = 0,
     adapter: Adapter = None,
     precision: Precision = None,
+    context: Context = None,
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
 ) -> None:
@@ -71,7 +73,7 @@ def chat(
     )
     SamplingOptions(**given)  # refuses wrong options before the model is opened
     system_messages = [] if system is None else [Message("system", check_text(system, "The system message"))]
-    pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter)
+    pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter, context=context)
     sampling = fill_options(pipeline.generation_config, given)
     form = format_for(pipeline.tokenizer, format)
     if form == TEMPLATE:

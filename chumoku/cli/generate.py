@@ -12,6 +12,7 @@ from chumoku.cli.shared import (
     KNOWN,
     LONGEST,
     Adapter,
+    Context,
     Device,
     FrequencyPenalty,
     Json,
@@ -48,13 +49,14 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="Stop before this string; may be repeated.")] = None,
     adapter: Adapter = None,
     precision: Precision = None,
+    context: Context = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
     """Continue a text, token by token. The same seed gives the same text; temperature 0 is greedy."""
     quiet_pipe()
     prompt = check_text(read_standard_input() if text is None else text)
-    pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter)
+    pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter, context=context)
     start = time.monotonic()
     pieces = pipeline.stream(
         prompt,

@@ -27,6 +27,10 @@ KNOWN = (
 Adapter = Annotated[Path | None, typer.Option(help="Merge this LoRA adapter (a folder) into the model.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
 Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; default: as stored.")]
+Context = Annotated[
+    int | None,
+    typer.Option(help="Most tokens of a text; decides the frequencies of models with longrope. Default: the model's."),
+]
 OR_MODEL = "or the model's"  # as in its generation_config.json
 Temperature = Annotated[
     float | None,
@@ -67,14 +71,20 @@ def model_path(model: str) -> str:
 
 
 def open_pipeline(
-    model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None
+    model: str,
+    kind: str,
+    *,
+    device: str,
+    precision: str | None,
+    adapter: Path | None = None,
+    context: int | None = None,
 ) -> Pipeline:
     """The model; refuse one that is not of the kind this command needs."""
     import chumoku
     from chumoku.nn.plain import plain_formulas
     from chumoku.pipeline import ABILITIES, LABEL_ABILITY
 
-    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter, context=context)
     if plain_formulas():
         typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Unset it for the fast kernels.", err=True)
     found = pipeline.config.kind

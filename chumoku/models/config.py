@@ -16,6 +16,7 @@ from chumoku.models import config_rules as rules
 Size = Annotated[int, Field(ge=1, le=1 << 16)]
 LargeSize = Annotated[int, Field(ge=1, le=1 << 24)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+Factors = Annotated[list[Annotated[float, Field(gt=0.0, le=1e6)]], Field(min_length=1, max_length=1 << 15)]
 Positive = Annotated[float, Field(gt=0.0, le=1e12)]
 HeadKind = Literal["next", "masked", "vector", "classes", "tags"]
 LabelName = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -57,18 +58,21 @@ class RotarySettings(Settings):
     base: Positive = 10000.0
     local_base: Positive | None = None  # of layers with an attention window, without scaling; default: as all layers
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # how much of each head's width is rotated, its first elements
-    scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
+    scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none"
     factor: Annotated[float, Field(ge=1.0, le=1e6)] = 1.0  # the longest text, as a multiple of the trained length
     low: Positive = 1.0  # llama3 and yarn: wavelengths above original / low are scaled
     high: Positive = 4.0  # llama3 and yarn (usually 32): wavelengths below original / high are not
-    original: LargeSize = 8192  # llama3 and yarn: the context before scaling
-    attention_factor: Positive | None = None  # yarn: cos and sin are multiplied by it; default: 0.1 ln(factor) + 1
+    original: LargeSize = 8192  # llama3, yarn and longrope: the context before scaling
+    attention_factor: Positive | None = None  # yarn and longrope: cos and sin are multiplied by it; default: by factor
+    short_factors: Factors | None = None  # longrope: divisors of the frequencies if the context is at most `original`
+    long_factors: Factors | None = None  # longrope: those of a longer context
 
     RULES = (
         Rule(("low", "high"), lambda c: _check_low_below_high(c)),
         Rule(("factor", "scaling"), lambda c: _check_scaling(c)),
         Rule(("base", "scaling"), rules.check_yarn_base),
         Rule(("attention_factor", "scaling"), rules.check_attention_factor),
+        Rule(("short_factors", "long_factors", "scaling", "original"), rules.check_longrope),
     )
 
 
@@ -77,7 +81,7 @@ def _check_low_below_high(c: Any) -> str | None:
 
 
 def _check_scaling(c: Any) -> str | None:
-    if (c.scaling == "none") == (c.factor == 1.0):
+    if (c.scaling == "none") == (c.factor == 1.0) or c.scaling == "longrope":
         return None
     if c.scaling == "none":
         return f"a factor of {c.factor} has no effect without scaling; choose scaling = 'linear' or 'llama3'."
@@ -263,6 +267,7 @@ class ModelConfig(Settings):
         Rule(("head_width", "position"), rules.check_rotary_head_width),
         Rule(("rotary", "width", "heads", "head_width"), rules.check_rotary_share),
         Rule(("rotary", "position", "attention_window"), rules.check_rotary_keys),
+        Rule(("rotary", "width", "heads", "head_width"), rules.check_longrope_width),
         Rule(("full_attention_every", "attention_window"), rules.check_full_attention),
         Rule(("full_attention_first", "full_attention_every"), rules.check_full_attention_first),
         Rule(("first_norm", "embedding_norm", "placement"), rules.check_first_norm),
@@ -310,6 +315,15 @@ class ModelConfig(Settings):
         every = self.full_attention_every
         place = layer if self.full_attention_first else layer + 1
         return self.attention_window is not None and (every is None or place % every != 0)
+
+    @property
+    def rotary_divisors(self) -> list[float]:
+        """The divisors of the rotary frequencies with longrope: the context decides which, so they are always the same.
+
+        (transformers decides for every text anew, by its length. Keys in a cache would have to be rotated again.)
+        """
+        factors = self.rotary.long_factors if self.context > self.rotary.original else self.rotary.short_factors
+        return factors or []
 
     def rolling_size(self, capacity: int) -> int | None:
         """How many positions layers with the window keep in a cache for `capacity` tokens; None if they keep all."""

@@ -20,9 +20,27 @@ def check_yarn_base(c: Any) -> str | None:
 
 
 def check_attention_factor(c: Any) -> str | None:
-    if c.attention_factor is None or c.scaling == "yarn":
+    if c.attention_factor is None or c.scaling in ("yarn", "longrope"):
         return None
-    return f"this key is only for scaling = 'yarn', not '{c.scaling}'; remove it."
+    return f"this key is only for scaling = 'yarn' or 'longrope', not '{c.scaling}'; remove it."
+
+
+def check_longrope(c: Any) -> str | None:
+    given = [factors is not None for factors in (c.short_factors, c.long_factors)]
+    if c.scaling != "longrope":
+        return f"factors are only for scaling = 'longrope', not '{c.scaling}'; remove them." if any(given) else None
+    if not all(given):
+        return "scaling = 'longrope' needs short_factors and long_factors."
+    return "scaling = 'longrope' needs an original context above 1." if c.original < 2 else None
+
+
+def check_longrope_width(c: Any) -> str | None:
+    if c.rotary.scaling != "longrope" or (c.head_width is None and c.width % c.heads):
+        return None
+    pairs = round((c.width // c.heads if c.head_width is None else c.head_width) * c.rotary.share) // 2
+    if len(c.rotary.short_factors or []) == len(c.rotary.long_factors or []) == pairs:
+        return None
+    return f"longrope needs a short and a long factor for each pair of rotated elements, {pairs} of both."
 
 
 def check_rotary_width(c: Any) -> str | None:

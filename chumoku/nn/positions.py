@@ -195,19 +195,24 @@ class RotaryScaling:
              and interpolates between
     yarn     the same, but interpolates by the number of the frequency, and multiplies cos and sin by
              `attention_factor` (by default 0.1 ln `factor` + 1), so that scores grow with the length
+    longrope divides each frequency by its own one of `divisors`, and multiplies cos and sin by `attention_factor` (by
+             default √(1 + ln `factor` / ln `original`))
     """
 
-    kind: Literal["linear", "llama3", "yarn"]
+    kind: Literal["linear", "llama3", "yarn", "longrope"]
     factor: float
     low: float = 1.0
     high: float = 4.0
     original: int = 8192
     attention_factor: float | None = None
+    divisors: tuple[float, ...] = ()
 
     def __call__(self, frequency: Tensor, base: float) -> Tensor:
         """Scale the frequencies 1 / base^{2d/D}."""
         if self.kind == "linear":
             return frequency / self.factor
+        if self.kind == "longrope":
+            return frequency / torch.tensor(self.divisors, device=frequency.device, dtype=frequency.dtype)
         if self.kind == "yarn":
             unscaled = self._yarn_unscaled(frequency, base)
         else:
@@ -218,9 +223,13 @@ class RotaryScaling:
     @property
     def magnitude(self) -> float:
         """The factor of cos and sin."""
-        if self.kind != "yarn":
+        if self.kind not in ("yarn", "longrope"):
             return 1.0
-        return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.kind == "yarn":
+            return 0.1 * math.log(self.factor) + 1
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original))
 
     def _yarn_unscaled(self, frequency: Tensor, base: float) -> Tensor:
         """Return 1 for frequencies that stay, 0 for those that are divided, and numbers between."""

@@ -25,6 +25,7 @@ import torch
 import chumoku
 from chumoku.config import settings_to_dict
 from chumoku.errors import ChumokuError, DamagedError, MissingExtraError
+from chumoku.models.limit_context import use_short_factors
 from chumoku.models.model import Model
 from chumoku.weights.certificate_peers import OPENERS, Peer, Probe, our_answer
 from chumoku.weights.checksums import MANIFEST
@@ -97,7 +98,9 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         sentence = f"Not checked. {error}"
     else:
         versions[peer.library] = peer.version
-        found = call_peer(target, lambda: compare(dequantize_model(model), peer, kind))
+        compared = dequantize_model(model)
+        use_short_factors(compared)
+        found = call_peer(target, lambda: compare(compared, peer, kind))
         sentence = summarize(found, f"{peer.library} {peer.version}", kind)
         if kind in ("int8", "int4"):
             sentence += f" It was run in float32; in {kind} it also rounds activations."

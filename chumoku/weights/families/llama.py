@@ -117,11 +117,11 @@ def llama_config(**values: Any) -> ModelConfig:
     return make_config({**kind, **{key: value for key, value in values.items() if value is not None}})
 
 
-def read_common(values: Values, title: str) -> dict[str, Any]:
-    """Our values of the keys that all families like Llama have."""
+def read_common(values: Values, title: str, *, partial: bool = False) -> dict[str, Any]:
+    """Our values of the keys that all families like Llama have; `partial` if a part of each head may be rotated."""
     heads = read_number(values, "num_attention_heads", 32)
     rotary = read_rotary(values)
-    if "share" in rotary:
+    if "share" in rotary and not partial:
         raise UsageError(f"This {title} has partial_rotary_factor = {rotary['share']}; only 1 is supported.")
     return {
         "vocabulary": read_number(values, "vocab_size", 32000),
@@ -178,13 +178,15 @@ class Variant(NamedTuple):
     activation: str = "silu"
     defaults: Mapping[str, Any] = {}  # values of keys that a config.json may lack
     rows: Callable[[ModelConfig], list[Row]] = rows
+    partial: bool = False  # whether a part of each head may be rotated
 
 
 def make_family(variant: Variant) -> Family:
     def read(values: Values, source: Source) -> ModelConfig:
         values = {**variant.defaults, **values}
         require(values, variant.title, {"hidden_act": (variant.activation,)})
-        return llama_config(**{**read_common(values, variant.title), **variant.read(values)})
+        common = read_common(values, variant.title, partial=variant.partial)
+        return llama_config(**{**common, **variant.read(values)})
 
     def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         names = {"model_type": variant.name, "architectures": [variant.architecture]}

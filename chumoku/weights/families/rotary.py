@@ -19,7 +19,8 @@ def read_rotary(values: Values, *, base: float = 10000.0) -> dict[str, Any]:
         raise UsageError("The config's rope_parameters must be an object.")
     outer = {"rope_theta": base, **values}
     own: dict[str, Any] = {key: outer[key] for key in ("rope_theta", "partial_rotary_factor") if key in outer}
-    return read_scaling({**own, **scaling, **parameters}, length=values.get("max_position_embeddings"))
+    original = {} if values.get(ORIGINAL) is None else {ORIGINAL: values[ORIGINAL]}  # has priority in transformers
+    return read_scaling({**own, **scaling, **parameters, **original}, length=values.get("max_position_embeddings"))
 
 
 def read_scaling(rope: Values, *, length: Any) -> dict[str, Any]:
@@ -52,7 +53,11 @@ def read_scaling(rope: Values, *, length: Any) -> dict[str, Any]:
                 "original": read_number({"original_max_position_embeddings": length, **rope}, ORIGINAL),
                 **_read_attention_factor(rope),
             }
-    raise UsageError(f"Rotary positions of type '{str(kind)[:40]}' are not supported; linear, llama3 and yarn are.")
+        case "longrope" | "su":  # "su" in older files
+            return {**rotary, **_read_longrope(rope, length=length)}
+    raise UsageError(
+        f"Rotary positions of type '{str(kind)[:40]}' are not supported; linear, llama3, yarn and longrope are."
+    )
 
 
 ORIGINAL = "original_max_position_embeddings"
@@ -70,6 +75,27 @@ def _read_attention_factor(rope: Values) -> dict[str, float]:
     return {"attention_factor": one / (all_dims or 1)}
 
 
+def _read_longrope(rope: Values, *, length: Any) -> dict[str, Any]:
+    original = read_number({ORIGINAL: length, **rope}, ORIGINAL)
+    factors = {"short_factors": _read_numbers(rope, "short_factor"), "long_factors": _read_numbers(rope, "long_factor")}
+    known = rope.get("factor") is not None
+    factor = read_number(rope, "factor") if known else read_number({"context": length}, "context") / max(1, original)
+    return {
+        "scaling": "longrope",
+        "factor": max(1.0, factor),
+        "original": original,
+        **factors,
+        **({} if rope.get("attention_factor") is None else {"attention_factor": read_number(rope, "attention_factor")}),
+    }
+
+
+def _read_numbers(rope: Values, key: str) -> list[float]:
+    numbers = rope.get(key)
+    if not isinstance(numbers, list) or not all(isinstance(number, int | float) for number in numbers):
+        raise UsageError(f"The {key} of longrope must be a list of numbers.")
+    return list(map(float, numbers))
+
+
 def write_rotary(rotary: RotarySettings) -> dict[str, Any]:
     """The `rope_parameters` object of these settings."""
     values: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": "default"}
@@ -78,7 +104,10 @@ def write_rotary(rotary: RotarySettings) -> dict[str, Any]:
     values |= {"rope_type": rotary.scaling, "factor": rotary.factor}
     if rotary.scaling == "llama3":
         values |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high, ORIGINAL: rotary.original}
+    if rotary.scaling == "longrope":
+        values |= {"short_factor": rotary.short_factors, "long_factor": rotary.long_factors, ORIGINAL: rotary.original}
     if rotary.scaling == "yarn":
         values |= {"beta_slow": rotary.low, "beta_fast": rotary.high, ORIGINAL: rotary.original}
-        values |= {} if rotary.attention_factor is None else {"attention_factor": rotary.attention_factor}
+    if rotary.attention_factor is not None:
+        values |= {"attention_factor": rotary.attention_factor}
     return values
