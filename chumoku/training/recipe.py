@@ -89,7 +89,8 @@ class Recipe:
         """The model's config for tokenizers of these sizes; a placeholder size is used without one."""
         sentences = self.data.kind == "sentences"
         if self.init is not None:
-            return config_from_init(self.init, self.model, sentences=sentences)
+            config = config_from_init(self.init, self.model, sentences=sentences)
+            return self._with_sentence_length(config) if sentences else config
         values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model}
 
         if source_vocabulary is not None:
@@ -104,7 +105,14 @@ class Recipe:
             if found < needed:
                 sentence = f"{found:,} is too small: the tokenizer has {needed:,} tokens. Leave this key out."
                 raise ConfigError([Problem(key, sentence)])
-        return config
+        return self._with_sentence_length(config) if sentences else config
+
+    def _with_sentence_length(self, config: ModelConfig) -> ModelConfig:
+        """The config with the length that sentences are cut to in training, so that `embed` cuts them there too."""
+        if config.kind != "encoder" or config.max_seq_length is not None:
+            return config
+        limit = min(self.train.sequence_length or config.context, config.context)
+        return parse_settings(ModelConfig, {**settings_to_dict(config), "max_seq_length": limit})
 
     @functools.cached_property
     def peak_learning_rate(self) -> float:
