@@ -9,13 +9,15 @@ data of another training run (data.columns = [0, 1, 2]).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 
 from chumoku.data.near_duplicates import group_pairs
 from chumoku.data.pairs import Pair
+from chumoku.decoding.embed import Prompt
 from chumoku.decoding.vector_index import nearest
 from chumoku.errors import UsageError
 from chumoku.pipeline import Pipeline
@@ -34,28 +36,34 @@ def mine_negatives(
     count: int = 1,
     margin: float = 0.05,
     progress: Progress = silent,
+    note: Callable[[str], object] = warnings.warn,
 ) -> list[Triplet]:
-    """Triplets (anchor, positive, hard negative), up to `count` for each pair; a pair without any is left out."""
+    """Triplets (anchor, positive, hard negative), up to `count` for each pair; a pair without any is left out.
+
+    note    called with a sentence if texts were cut
+    """
     if count < 1 or not 0 <= margin < 1:
         raise UsageError(f"count is {count} and margin {margin}; count must be 1 or more, margin 0 or more, below 1.")
     rows = [Pair(*pair) for pair in pairs]
     groups = group_pairs(rows, progress)
     sides = []
-    for name, prompt in (("source", "query"), ("target", "document")):
+    prompts: tuple[tuple[str, Prompt], ...] = (("source", "query"), ("target", "document"))
+    for name, prompt in prompts:
         texts, parts = [getattr(row, name) for row in rows], []
         for start in range(0, len(texts), CHUNK):
             progress(f"embedding ({name})", start, len(texts), "texts")
             some = texts[start : start + CHUNK]
-            parts.append(pipeline.embed(some, prompt=choose_prompt(pipeline, prompt)))  # type: ignore[arg-type]
+            chosen = choose_prompt(pipeline, prompt)
+            parts.append(pipeline.embed(some, prompt=chosen, note=note))
         sides.append(F.normalize(torch.cat(parts), dim=-1))
     anchors, positives = sides
     limits = ((anchors * positives).sum(1) * (1 - margin)).tolist()
     triplets: list[Triplet] = []
     scores, places = nearest(anchors, positives, NEAREST)
     for number, (row_scores, row_places) in enumerate(zip(scores.tolist(), places.tolist(), strict=True)):
-        chosen: dict[str, None] = {}
+        negatives: dict[str, None] = {}
         for score, place in zip(row_scores, row_places, strict=True):
-            if groups[place] != groups[number] and score <= limits[number] and len(chosen) < count:
-                chosen[rows[place].target] = None
-        triplets += [(rows[number].source, rows[number].target, negative) for negative in chosen]
+            if groups[place] != groups[number] and score <= limits[number] and len(negatives) < count:
+                negatives[rows[place].target] = None
+        triplets += [(rows[number].source, rows[number].target, negative) for negative in negatives]
     return triplets

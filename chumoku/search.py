@@ -10,7 +10,8 @@ The search is exact (`decoding.vector_index`). Documents and queries get the mod
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,19 +45,21 @@ def build_index(
     width: int | None = None,
     model_name: str | None = None,
     progress: Progress = silent,
+    note: Callable[[str], object] = warnings.warn,
 ) -> SearchIndex:
     """Embed the texts and write an index into `folder`, which may be a new folder or an older index.
 
     model         a Pipeline, or the path of an encoder, which is stored, so that `open_index` can open it
     width         use the first elements of the vectors only, for models trained for it (contrastive.widths)
     model_name    the path to store if `model` is a Pipeline
+    note          called with a sentence if texts were cut
     """
     pipeline = model if isinstance(model, Pipeline) else load(model)
 
     def parts() -> Iterator[tuple[list[str], Tensor]]:
         remaining, done = iter(texts), 0
         while some := list(itertools.islice(remaining, CHUNK)):
-            yield some, pipeline.embed(some, prompt=choose_prompt(pipeline, "document"), width=width)
+            yield some, pipeline.embed(some, prompt=choose_prompt(pipeline, "document"), width=width, note=note)
             done += len(some)
             progress("embedding", done, unit="texts")
 

@@ -171,6 +171,9 @@ def test_training_finds_positives(tables: Path, tmp_path: Path) -> None:
     trained = chumoku.load(result.last)
     assert trained.config.head_kind == "vector"
     assert trained.embed(["cata dogb", "stock"]).shape == (2, 14)
+    notes: list[str] = []
+    assert torch.equal(*trained.embed(["stock " * 7, "stock " * 11], note=notes.append))  # cut as in training
+    assert "this model reads the first 37 tokens" in notes[0]
 
 
 def test_a_resumed_run_is_the_same_run(tables: Path, tmp_path: Path) -> None:

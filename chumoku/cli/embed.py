@@ -89,6 +89,7 @@ def write_index(model: str, texts: list[str], file: Path | None, folder: Path, w
     lines = (text for text in (read_lines(file) if file is not None else ()) if text.strip())
     pipeline = open_pipeline(model, "encoder", device=device, precision=None)
     options: dict[str, Any] = {"width": width, "model_name": model_path(model)}
+    options["note"] = lambda sentence: typer.echo(sentence, err=True)
     with ShowProgress(Console(stderr=True)) as progress:
         found = build_index(pipeline, itertools.chain(given, lines), folder, **options, progress=progress)
     print(f'{pluralize(len(found), "text")} in {folder}. Search: chumoku search {folder} "…"')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,7 +36,8 @@ def mine(
     pipeline = open_pipeline(model, "encoder", device=device, precision=None)
     with ShowProgress(Console(stderr=True)) as progress:
         pairs = [(row[0], row[1]) for row in rows]
-        found = mine_negatives(pipeline, pairs, count=negatives, margin=margin, progress=progress)
+        options: dict[str, Any] = {"count": negatives, "margin": margin, "progress": progress}
+        found = mine_negatives(pipeline, pairs, **options, note=lambda sentence: typer.echo(sentence, err=True))
     cells = ("\t".join(" ".join(text.split()) for text in triplet) for triplet in found)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(f"{line}\n" for line in cells), encoding="utf-8")

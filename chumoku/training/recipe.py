@@ -103,7 +103,7 @@ class Recipe:
         """The model's config for tokenizers of these sizes and these labels; without them, for placeholders."""
         if self.init is not None:
             config = config_from_init(self.init, self.model, data_kind=self.data.kind, labels=labels)
-            return limit_length(config, self.train.sequence_length) if self.data.kind in LABEL_HEADS else config
+            return self._with_length(config)
         head = head_values(self.data.kind, self.model, labels)
         values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model, **head}
         if source_vocabulary is not None:
@@ -118,7 +118,16 @@ class Recipe:
             if found < needed:
                 sentence = f"{found:,} is too small: the tokenizer has {needed:,} tokens. Leave this key out."
                 raise ConfigError([Problem(key, sentence)])
-        return limit_length(config, self.train.sequence_length)
+        return self._with_length(config)
+
+    def _with_length(self, config: ModelConfig) -> ModelConfig:
+        """The config with the length that texts are cut to in training, so that `classify` and `embed` cut there too."""
+        if self.data.kind in LABEL_HEADS:
+            return limit_length(config, self.train.sequence_length)
+        if self.data.kind != "sentences" or config.kind != "encoder" or config.max_seq_length is not None:
+            return config
+        limit = min(self.train.sequence_length or config.context, config.context)
+        return parse_settings(ModelConfig, {**settings_to_dict(config), "max_seq_length": limit})
 
     @functools.cached_property
     def peak_learning_rate(self) -> float:

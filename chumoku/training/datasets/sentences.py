@@ -86,7 +86,8 @@ def _prepare(
     progress: Progress,
 ) -> Path:
     """Encode the sentences as `embed` does: anchors with the model's prompt for queries, others for documents."""
-    limit = min(limit or config.context, config.max_seq_length or config.context)
+    longest = config.max_seq_length or config.context
+    limit = min(limit or longest, longest)
     prompts = config.prompts
     texts = {"anchor": prompts.query or prompts.default, "other": prompts.document or prompts.default}
 
