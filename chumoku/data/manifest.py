@@ -22,7 +22,7 @@ FILE_NAME = "manifest.json"
 VERSION = 1
 MAX_BYTES = 1 << 28
 # The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
-PARTS = "source|target|conversations|learned"
+PARTS = "source|target|reference|(conversations|chosen|rejected)(-learned)?"
 OURS = re.compile(rf"manifest\.json|tokenizer\.json|(shard-\d{{5}}|(train|validation)-({PARTS}))\.(tokens|ends)")
 
 

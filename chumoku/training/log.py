@@ -47,6 +47,7 @@ class Log:
     def __init__(self, folder: Path, settings: TrainSettings, console: Console | None) -> None:
         self.folder, self.console = folder, console
         self.steps, self._every = settings.steps, settings.log_every
+        self.terms = "tokens"  # what the loss is a mean of
         self.peak_tokens_per_second = math.nan  # if everything ran as fast as a matrix product
         self._tensorboard = _tensorboard(folder) if settings.tensorboard and console is not None else None
         self._file: Any = None
@@ -89,13 +90,15 @@ class Log:
         if state.step % self._every and state.step != self.steps:
             return
         values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
-        # The peak is the matrix product measured at the start, or the fastest step if one was faster.
-        self.peak_tokens_per_second = max(self.peak_tokens_per_second, speed)
-        values |= {"tokens_per_second": speed, "peak_share": speed / self.peak_tokens_per_second}
+        values[f"{self.terms}_per_second"] = speed
+        speeds = f"{speed:,.1f} {self.terms}/s"
+        if self.terms == "tokens":
+            # The peak is the matrix product measured at the start, or the fastest step if one was faster.
+            self.peak_tokens_per_second = max(self.peak_tokens_per_second, speed)
+            values["peak_share"] = speed / self.peak_tokens_per_second
+            speeds = f"{speed:,.0f} tokens/s · {values['peak_share']:.0%} of peak"
         self._write({"step": state.step, **values})
-        shown = (
-            f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of peak · learning rate {rate:.1e}"
-        )
+        shown = f"loss {loss:.4f} · {speeds} · learning rate {rate:.1e}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
         elif self.console is not None and time.monotonic() - self._last_line_at > LINE_SECONDS:
@@ -104,8 +107,10 @@ class Log:
             self.info(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
 
     def validation(self, step: int, loss: float, *, bytes_a_token: float | None, best: bool) -> None:
-        values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        words = [f"validation loss {loss:.4f}", f"perplexity {values['perplexity']:,.2f}"]
+        values, words = {"validation_loss": loss}, [f"validation loss {loss:.4f}"]
+        if self.terms == "tokens":
+            values["perplexity"] = math.exp(min(loss, 700.0))
+            words.append(f"perplexity {values['perplexity']:,.2f}")
         if bytes_a_token:
             values["bits_per_byte"] = loss / math.log(2) / bytes_a_token
             words.append(f"{values['bits_per_byte']:.3f} bits per byte")

@@ -1,6 +1,6 @@
 """A recipe: all settings of a run in one TOML file.
 
-    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]
+    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]  [preference]
 
 The keys of [model] are those of `ModelConfig`, or `preset` and the keys that differ from it; `vocabulary` defaults to
 the tokenizer's size. `init` instead names a model to start from, of any supported format, with its own config and
@@ -37,6 +37,7 @@ from chumoku.training.settings import (
     AdapterSettings,
     DataSettings,
     OptimizerSettings,
+    PreferenceSettings,
     ScheduleSettings,
     TokenizerSettings,
     TrainSettings,
@@ -48,7 +49,7 @@ RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be comma-separated text
 KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that are allowed together with init
 DATA_KINDS = {  # by the kind of model
-    "decoder": ("text", "chat", "own"),
+    "decoder": ("text", "chat", "preferences", "own"),
     "encoder": ("text", "own"),
     "encoder-decoder": ("pairs", "embedded", "own"),
 }
@@ -61,7 +62,9 @@ TABLES: dict[str, type[Settings]] = {
     "optimizer": OptimizerSettings,
     "schedule": ScheduleSettings,
     "lora": AdapterSettings,
+    "preference": PreferenceSettings,
 }
+OPTIONAL_TABLES = ("lora", "preference")
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Recipe:
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
     lora: AdapterSettings | None = None  # None if there is no [lora] table
+    preference: PreferenceSettings | None = None  # None unless data.kind is preferences
 
     @property
     def init(self) -> str | None:
@@ -165,7 +169,9 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
-    names = [name for name in TABLES if name != "lora" or name in values]
+    if isinstance(data := values.get("data"), Mapping) and data.get("kind") == "preferences":
+        values = {"preference": {}, **values}
+    names = [name for name in TABLES if name not in OPTIONAL_TABLES or name in values]
     tables = {name: parse_settings(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in names}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
     problems = list(_find_conflicts(recipe))
@@ -257,6 +263,8 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("tokenizer.target_kind", "both directions share one tokenizer; leave the target_ keys out.")
     if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
         yield Problem("tokenizer.target_vocabulary", "this key needs target_kind, which was not given.")
+    if recipe.preference is not None and data.kind != "preferences":
+        yield Problem("preference", "this table is for data.kind = 'preferences'.")
     if recipe.lora is not None and recipe.init is None:
         yield Problem("lora", "an adapter needs an existing model: name it with model.init.")
     if recipe.lora is not None and train.parallel == "fsdp":

@@ -249,6 +249,7 @@ def build_run(
     module = wrap(objective, settings, world)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
+    log.terms = data.terms
     flops = count(data.config, length=data.length).training_flops
     log.peak_tokens_per_second = measure_matmul_flops(world.device, DTYPES[settings.precision]) * world.size / flops
     sharded = world.size > 1 and settings.parallel == "fsdp"
@@ -360,6 +361,7 @@ def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]
         "data": {key: getattr(recipe.data, key) for key in data_keys} | {"validation_share": recipe.data.held_out},
         "train": {key: train.get(key) for key in train_keys} | ({"packing": True} if recipe.train.packing else {}),
         "optimizer": {"kind": recipe.optimizer.kind},
+        **({} if recipe.preference is None else {"preference": settings_to_dict(recipe.preference)}),
         **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),
     }
 

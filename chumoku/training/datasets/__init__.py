@@ -10,6 +10,7 @@ from pathlib import Path
 from chumoku.text.progress import Progress, silent
 from chumoku.training.datasets.chat import prepare_chat_data
 from chumoku.training.datasets.pairs import prepare_pair_data
+from chumoku.training.datasets.preferences import prepare_preference_data
 from chumoku.training.datasets.text import prepare_text_data
 from chumoku.training.datasets.training_data import TrainingData
 from chumoku.training.recipe import Recipe
@@ -22,6 +23,7 @@ PREPARE = {  # by data.kind
     "pairs": prepare_pair_data,
     "embedded": prepare_pair_data,
     "chat": prepare_chat_data,
+    "preferences": prepare_preference_data,
 }
 
 

@@ -27,6 +27,7 @@ class TrainingData:
     length: int  # tokens in a window, or in an average target
     fewest_rows: int  # rows of the smallest batch
     bytes_a_token: float | None = None  # bytes per token of the validation text
+    terms: str = "tokens"  # what the loss is a mean of
     notes: tuple[str, ...] = ()  # sentences about the data that the run prints
 
 

@@ -22,7 +22,9 @@ from chumoku.nn.plain import plain_formulas
 
 
 def count_labels(batch: dict[str, Tensor]) -> int:
-    """The number of tokens of a batch that have a label."""
+    """The number of losses of a batch: the sum of its `terms`, or else the number of its tokens that have a label."""
+    if "terms" in batch:
+        return int(batch["terms"].sum())
     return int((batch["labels"] != IGNORE).sum())
 
 
