@@ -64,3 +64,9 @@ def chat_recipe(model: Path, file: Path, out: Path, **changes: dict[str, Any]) -
     }
     tables["train"] |= {"validate_every": 5, "device": "cpu", "log_every": 1}
     return {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {**tables, **changes}}
+
+
+def write_preferences(path: Path, count: int = 23) -> Path:
+    """Sums, of which the chosen one is right."""
+    records = [{"prompt": f"Add {n} and 5.", "chosen": f"It is {n + 5}.", "rejected": "No idea!"} for n in range(count)]
+    return write_records(path, records)

@@ -150,7 +150,7 @@ def test_unusable_conversations_are_counted_with_their_reasons(tmp_path: Path) -
     assert report["dropped"] == expected
     assert (report["read"], report["kept"], report["cut"]) == (12, 3, 1)
     assert {report["train"], report["validation"]} == {1, 2}, "one part of three is for validation"
-    lines = describe_report(folder)
+    lines = describe_report(folder, "conversations")
     assert "1 of them were cut: their last turns do not fit train.sequence_length." in lines
     assert "4 were dropped: invalid messages." in lines
     with pytest.raises(CorpusError, match=r"No usable conversations in .*: 1 dropped: no answer"):
@@ -183,17 +183,17 @@ def test_equal_questions_stay_together(tmp_path: Path) -> None:
 
 def test_prepared_conversations_are_cached_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, tokenizer = write_chats(tmp_path / "a.jsonl"), tokenizer_for()
-    folder = prepare_chat([file], tokenizer, tmp_path / "x", length=97)
+    folder = prepare_chat([file], tokenizer, tmp_path / "x", length=211)
     calls: list[object] = []
     usual = prepared_chat.read_conversations
     monkeypatch.setattr(prepared_chat, "read_conversations", lambda *rest: calls.append(0) or usual(*rest))
-    prepare_chat([file], tokenizer, folder, length=97)
+    prepare_chat([file], tokenizer, folder, length=211)
     assert not calls
     prepare_chat([file], tokenizer_for(FAMILIES["qwen2.5"]), folder, length=211)  # the same tokens, another template
     assert len(calls) == 1
-    place = folder / "train-learned.tokens"
+    place = folder / "train-conversations-learned.tokens"
     place.write_bytes(bytes([1 - place.read_bytes()[0]]) + place.read_bytes()[1:])
-    with pytest.raises(DamagedError, match="train-learned"):
+    with pytest.raises(DamagedError, match="train-conversations-learned"):
         open_chat(folder)
 
 

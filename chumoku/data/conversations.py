@@ -8,6 +8,7 @@ not learned. Text parts ({"type": "text", "text": "…"}) are joined.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,9 +33,18 @@ class Conversation(NamedTuple):
     problem: str | None = None  # the reason for dropping it
 
     @property
-    def text(self) -> str:
-        """The messages as one line, for reports."""
-        return " ⇥ ".join(str(message.get("content")) for message in self.messages if isinstance(message, dict))
+    def contents(self) -> list[str]:
+        return [message["content"] for message in self.messages]
+
+    @property
+    def identity(self) -> str:
+        """A text that differs for different conversations."""
+        return json.dumps([self.messages, self.tools])
+
+    @property
+    def questions(self) -> str:
+        """All that the user says."""
+        return join_questions(self.messages)
 
 
 def read_conversations(paths: Sequence[Path], columns: Columns, report: Report) -> Iterator[Conversation]:
@@ -101,6 +111,10 @@ def find_problem(messages: Messages) -> str | None:
     if not all(message["content"].strip() or message.get("tool_calls") for message in messages):
         return "empty"
     return None
+
+
+def join_questions(messages: Messages) -> str:
+    return "\t".join(message["content"] for message in messages if message["role"] == "user")
 
 
 def is_learned(message: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ FILE_NAME = "manifest.json"
 VERSION = 1
 MAX_BYTES = 1 << 28
 # The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
-PARTS = "source|target|conversations|learned|anchor|positive|negative|groups"
+PARTS = "source|target|reference|(conversations|chosen|rejected)(-learned)?|anchor|positive|negative|groups"
 OURS = re.compile(
     r"manifest\.json|tokenizer\.json|vectors\.f32|"
     rf"(texts|shard-\d{{5}}|(train|validation)-({PARTS}))\.(tokens|ends)"

@@ -23,6 +23,7 @@ REASONS = {
     "missing column": "too few columns, or no such field",
     "not JSON": "a record that cannot be parsed",
     "invalid messages": "not a list of messages with a role and a text",
+    "equal answers": "the chosen answer is the rejected one",
     "no answer": "no message of the assistant to learn",
     "too many tokens": "the first answer does not fit train.sequence_length",
     "refused by the template": "the chat template cannot render it",

@@ -28,6 +28,8 @@ from chumoku.data.labeled_batches import LabeledBatches
 from chumoku.data.manifest import read_manifest
 from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Pair, read_pairs
+from chumoku.data.preference_batches import PreferenceBatches
+from chumoku.data.preferences import read_preferences
 from chumoku.data.prepared import Pairs
 from chumoku.data.prepared_chat import ChatSamples
 from chumoku.data.report import Report
@@ -52,6 +54,7 @@ from chumoku.weights.bundle import Bundle, Tokenizers
 MAX_TOKENS = 4_000_000  # corpus tokens that are decoded to text
 SENTENCE_TOKENS = 20  # assumed length of a sentence
 ORIGINAL_LINES = 20_000  # lines read from the files
+EXAMINED_ROWS = 8  # of a batch of chosen answers
 REPLACEMENT = "\ufffd"  # a character that was cut in two decodes to this
 Notify = Callable[[str], None]
 
@@ -134,9 +137,8 @@ def with_output_folder(recipe: Recipe, folder: Path) -> Recipe:
 def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tokens: int = MAX_TOKENS) -> Subject:
     """A subject without a model: batches, and up to `max_tokens` tokens of text; `folder` has the prepared files."""
     texts: dict[str, Any] = {}
-    # Packed pairs are examined one by one, in padded batches.
-    train = data.train.pair_batches if isinstance(data.train, PackedPairBatches) else data.train
-    for name, batches in (("", train), ("validation_", data.validation)):
+    train, validation = examined_batches(data.train), examined_batches(data.validation)
+    for name, batches in (("", train), ("validation_", validation)):
         if isinstance(batches, LabeledBatches):
             count = min(len(batches.texts), max_tokens // SENTENCE_TOKENS)
             rows = [batches.texts.tokens[index].tolist() for index in range(count)]
@@ -155,7 +157,7 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
         data.tokenizer,
         data.source_tokenizer,
         _with_tokens(train),
-        _with_tokens(data.validation),
+        _with_tokens(validation),
         chat=isinstance(train, ChatBatches),
         dropped={} if folder is None else read_dropped(folder / "data"),
         **texts,
@@ -164,6 +166,16 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
 
 def _with_tokens(batches: Batches) -> Batches:
     return AnchorBatches(batches) if isinstance(batches, SentenceBatches) else batches
+
+
+def examined_batches(batches: Batches) -> Batches:
+    """The batches that checks can read: packed pairs one by one, in padded batches; of preferences the chosen chats."""
+    if isinstance(batches, PackedPairBatches):
+        return batches.pair_batches
+    if isinstance(batches, PreferenceBatches):
+        chosen = batches.pairs.chosen
+        return ChatBatches(chosen, length=int(chosen.tokens.lengths.max()), rows=EXAMINED_ROWS, pad=batches.pad)
+    return batches
 
 
 def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subject:
@@ -177,9 +189,11 @@ def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subjec
         corpus = Corpus(as_list(data.files), documents=data.documents, field=data.field)
         lines = (line for document in corpus.documents() for line in document.splitlines())
         return replace(subject, originals={names[0]: list(islice(lines, ORIGINAL_LINES))})
-    if data.kind == "chat":
-        found = read_conversations(find_files(as_list(data.files)), columns_of(data), Report())
-        contents = (message["content"] for one in found for message in one.messages)
+    if data.kind in ("chat", "preferences"):
+        paths, report = find_files(as_list(data.files)), Report()
+        chats = read_conversations(paths, columns_of(data), report)
+        found = chats if data.kind == "chat" else read_preferences(paths, report)
+        contents = (content for one in found for content in one.contents)
         return replace(subject, originals={names[0]: list(islice(contents, ORIGINAL_LINES))})
     files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else as_list(data.files)
     columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
@@ -230,7 +244,8 @@ def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> lis
 
 def read_dropped(folder: Path) -> Mapping[str, int]:
     """How many lines cleaning removed when the corpus was prepared, by reason."""
-    place = next((folder / name for name in ("pairs", "chat", "sentences") if (folder / name).is_dir()), None)
+    names = ("pairs", "chat", "sentences", "preferences")
+    place = next((folder / name for name in names if (folder / name).is_dir()), None)
     if place is None:
         return {}
     report = read_manifest(place).get("report", {})

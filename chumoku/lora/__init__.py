@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         memory_savings,
         set_adapter,
         trainable_parameters,
+        without_adapter,
     )
     from chumoku.lora.layout import RowLike
     from chumoku.lora.merge_weights import merge, merged_copy, unmerge
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _MODULES = {
     **dict.fromkeys(("MemorySavings", "active_adapter", "adapter_tensors", "attach", "detach"), "adapters"),
     **dict.fromkeys(("list_adapters", "memory_savings", "set_adapter", "trainable_parameters"), "adapters"),
+    "without_adapter": "adapters",
     **dict.fromkeys(("merge", "merged_copy", "unmerge"), "merge_weights"),
     **dict.fromkeys(("AdapterConfig", "read_adapter_config"), "adapter_config"),
     **dict.fromkeys(("load", "read_adapter", "save"), "peft"),
@@ -58,6 +60,7 @@ __all__ = [
     "set_adapter",
     "trainable_parameters",
     "unmerge",
+    "without_adapter",
 ]
 
 

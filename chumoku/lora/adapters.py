@@ -10,7 +10,8 @@ The state is an attribute of the model, so that each copy has its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -126,6 +127,19 @@ def set_adapter(model: Model, name: str | None) -> None:
         module.active = name
         for other, adapter in module.adapters.items():
             adapter.requires_grad_(other == name)
+
+
+@contextmanager
+def without_adapter(model: Model) -> Iterator[None]:
+    """Use the base model alone inside the block, for example as the reference of a preference objective."""
+    active = [(module, module.active) for module in _find_adapted(model).values()]
+    for module, _ in active:
+        module.active = None
+    try:
+        yield
+    finally:
+        for module, name in active:
+            module.active = name
 
 
 def list_adapters(model: Model) -> list[str]:

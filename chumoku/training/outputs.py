@@ -138,8 +138,13 @@ def hash_base_weights(result: Result) -> dict[str, Any]:
     """For an adapter, a hash of all frozen weights, on which the run depends; else nothing."""
     if not isinstance(result, AdapterResult):
         return {}
-    own, found = result.tensors(), hashlib.sha256()
-    for name, tensor in tensors_of(result.model).items():
-        if name not in own:
-            found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return {"base": found.hexdigest()}
+    own = result.tensors()
+    return {"base": hash_weights({name: one for name, one in tensors_of(result.model).items() if name not in own})}
+
+
+def hash_weights(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of tensors, in their order."""
+    found = hashlib.sha256()
+    for tensor in tensors.values():
+        found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()

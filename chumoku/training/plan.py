@@ -30,6 +30,7 @@ from chumoku.models.count import count
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
 from chumoku.training.datasets.chat import first_sample
+from chumoku.training.datasets.preferences import first_pair
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.log import measure_matmul_flops, synchronize
 from chumoku.training.objectives import make_objective
@@ -94,14 +95,16 @@ def plan(recipe: Recipe) -> dict[str, Any]:
 
 def _sample(recipe: Recipe) -> str | None:
     """A conversation as the model gets it, with the learned part marked; None for other kinds of data."""
-    if recipe.data.kind != "chat":
+    show_first = {"chat": first_sample, "preferences": first_pair}.get(recipe.data.kind)
+    if show_first is None:
         return None
-    return first_sample(recipe, None if recipe.init is None else load(recipe.init))
+    return show_first(recipe, None if recipe.init is None else load(recipe.init))
 
 
 def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
-    if recipe.data.kind in ("text", "chat"):
-        return recipe.train.batch_size, recipe.train.sequence_length or config.context
+    if recipe.data.kind in ("text", "chat", "preferences"):
+        sides = 2 if recipe.data.kind == "preferences" else 1
+        return sides * recipe.train.batch_size, recipe.train.sequence_length or config.context
     if recipe.data.kind == "sentences":
         sides = len(recipe.data.columns or (0, 1))
         return sides * recipe.train.batch_size, min(PAIR_LENGTH, recipe.train.sequence_length or config.context)

@@ -1,6 +1,6 @@
 """A recipe: all settings of a run in one TOML file.
 
-    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [contrastive]  [lora]  [distillation]
+    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]  [contrastive]  [preference]  [distillation]
 
 The keys of [model] are those of `ModelConfig`, or `preset` and the keys that differ from it; `vocabulary` defaults to
 the tokenizer's size. `init` instead names a model to start from, of any supported format, with its own config and
@@ -44,6 +44,7 @@ from chumoku.training.settings import (
     DataSettings,
     DistillationSettings,
     OptimizerSettings,
+    PreferenceSettings,
     ScheduleSettings,
     TokenizerSettings,
     TrainSettings,
@@ -55,7 +56,7 @@ RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be comma-separated text
 KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that are allowed together with init
 DATA_KINDS = {  # by the kind of model; "own" fits all
-    "decoder": ("text", "chat", "labels", "tags"),
+    "decoder": ("text", "chat", "preferences", "labels", "tags"),
     "encoder": ("text", "sentences", "labels", "tags"),
     "encoder-decoder": ("pairs", "embedded", "text"),
 }
@@ -69,9 +70,11 @@ TABLES: dict[str, type[Settings]] = {
     "schedule": ScheduleSettings,
     "contrastive": ContrastiveSettings,
     "lora": AdapterSettings,
+    "preference": PreferenceSettings,
     "distillation": DistillationSettings,
 }
-OPTIONAL_TABLES = frozenset({"contrastive", "lora", "distillation"})
+OPTIONAL_TABLES = frozenset({"contrastive", "lora", "preference", "distillation"})
+DATA_TABLES = {"sentences": "contrastive", "preferences": "preference"}  # data.kind → the table that it always has
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Recipe:
     schedule: ScheduleSettings
     contrastive: ContrastiveSettings | None = None  # of sentences; None for other data
     lora: AdapterSettings | None = None  # None if there is no [lora] table
+    preference: PreferenceSettings | None = None  # None unless data.kind is preferences
     distillation: DistillationSettings | None = None
 
     @property
@@ -121,7 +125,7 @@ class Recipe:
         return self._with_length(config)
 
     def _with_length(self, config: ModelConfig) -> ModelConfig:
-        """The config with the length that texts are cut to in training, so that `classify` and `embed` cut there too."""
+        """The config with the length that texts are cut to in training, so that `classify` and `embed` cut there."""
         if self.data.kind in LABEL_HEADS:
             return limit_length(config, self.train.sequence_length)
         if self.data.kind != "sentences" or config.kind != "encoder" or config.max_seq_length is not None:
@@ -217,7 +221,8 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
-    optional = OPTIONAL_TABLES - ({"contrastive"} if _has_sentences(values) else set())
+    data_kind = values["data"].get("kind") if isinstance(values.get("data"), Mapping) else None
+    optional = OPTIONAL_TABLES - {DATA_TABLES.get(str(data_kind))}
     names = [name for name in TABLES if name not in optional or name in values]
     tables = {name: parse_settings(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in names}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
@@ -225,11 +230,6 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     if problems:
         raise ConfigError(problems)
     return recipe
-
-
-def _has_sentences(values: Mapping[str, Any]) -> bool:
-    data = values.get("data")
-    return isinstance(data, Mapping) and data.get("kind") == "sentences"
 
 
 def _with_lists(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -360,6 +360,8 @@ def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("tokenizer.target_kind", "both directions share one tokenizer; leave the target_ keys out.")
     if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
         yield Problem("tokenizer.target_vocabulary", "this key needs target_kind, which was not given.")
+    if recipe.preference is not None and data.kind != "preferences":
+        yield Problem("preference", "this table is for data.kind = 'preferences'.")
     if recipe.lora is not None and recipe.init is None:
         yield Problem("lora", "an adapter needs an existing model: name it with model.init.")
     if recipe.lora is not None and train.parallel == "fsdp":

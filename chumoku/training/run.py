@@ -375,6 +375,7 @@ def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]
         | spans,
         "train": {key: train.get(key) for key in train_keys} | ({"packing": True} if recipe.train.packing else {}),
         "optimizer": {"kind": recipe.optimizer.kind},
+        **({} if recipe.preference is None else {"preference": settings_to_dict(recipe.preference)}),
         **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),
     }
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from chumoku.data.batches import IGNORE, PairBatches
 from chumoku.data.chat_batches import ChatBatches
-from chumoku.data.prepared_chat import ChatSamples
+from chumoku.data.preference_batches import PreferenceBatches
 from chumoku.data.sentence_batches import SentenceBatches
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import hypotheses
@@ -57,8 +57,8 @@ def _translations(model: EncoderDecoderModel, data: TrainingData, count: int) ->
 
 
 def _continuations(model: DecoderModel, data: TrainingData, count: int) -> list[str]:
-    if isinstance(data.validation, ChatBatches):
-        rows, ends = _questions(data.validation.conversations, count)
+    if isinstance(data.validation, ChatBatches | PreferenceBatches):
+        rows, ends = _questions(data.validation, count)
         outputs = generate(model, rows, max_new_tokens=NEW, temperature=0.0, end=ends)
     else:
         rows = data.validation.batch(0, 0)["tokens"][:count, :PROMPT].tolist()
@@ -70,8 +70,9 @@ def _continuations(model: DecoderModel, data: TrainingData, count: int) -> list[
     return [f"  {words(row)} ▸ {words(new)}" for row, new in zip(rows, outputs, strict=True)]
 
 
-def _questions(conversations: ChatSamples, count: int) -> tuple[list[list[int]], list[int]]:
+def _questions(batches: ChatBatches | PreferenceBatches, count: int) -> tuple[list[list[int]], list[int]]:
     """The first conversations up to the first answer, and the tokens that end an answer."""
+    conversations = batches.conversations if isinstance(batches, ChatBatches) else batches.pairs.chosen
     samples = [conversations[index] for index in range(min(count, len(conversations)))]
     return [tokens[: int(learned.argmax())].tolist() for tokens, learned in samples], [
         int(s.tokens[-1]) for s in samples

@@ -46,7 +46,7 @@ class DataSettings(Settings):
     """[data]: the training and validation text."""
 
     # own: batches that are passed to chumoku.train
-    kind: Literal["text", "pairs", "embedded", "chat", "sentences", "labels", "tags", "own"] = "text"
+    kind: Literal["text", "pairs", "embedded", "chat", "preferences", "sentences", "labels", "tags", "own"] = "text"
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     prepared: str | None = None  # text and pairs: a folder that `chumoku prepare` wrote, instead of files
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
@@ -88,7 +88,7 @@ class DataSettings(Settings):
         """The share of the data used for validation."""
         if self.validation_share is not None:
             return self.validation_share
-        return 0.1 if self.kind in ("text", "chat", *LABEL_HEADS) else 0.01
+        return 0.1 if self.kind in ("text", "chat", "preferences", *LABEL_HEADS) else 0.01
 
 
 class TrainSettings(Settings):
@@ -96,9 +96,9 @@ class TrainSettings(Settings):
 
     out: Annotated[str, Field(min_length=1)] = "runs/new"  # the run's folder
     steps: Count = 1000
-    batch_size: Count = 16  # sequences in a batch (text, chat, labels, tags), or rows (sentences)
-    sequence_length: Count | None = None  # text, chat: tokens in a sequence; labels, tags, sentences: longer texts are
-    # cut; default: the model's max_seq_length or context
+    batch_size: Count = 16  # sequences in a batch (text, chat, labels, tags), pairs (preferences) or rows (sentences)
+    sequence_length: Count | None = None  # text, chat, preferences: tokens in a sequence; labels, tags, sentences:
+    # longer texts are cut; default: the model's max_seq_length or context
     batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
     packing: bool = False  # pairs: one after another in a row instead of padded: one shape for a GPU
     gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step
@@ -221,6 +221,16 @@ class AdapterSettings(LoraSettings):
     base: Literal["float32", "bf16", "int8", "int4"] = "float32"
 
 
+class PreferenceSettings(Settings):
+    """[preference]: how a model learns from preferences (`training.objectives.preference`)."""
+
+    method: Literal["dpo", "ipo", "hinge"] = "dpo"
+    beta: Annotated[float, Field(gt=0.0, le=1e3)] = 0.1  # larger: closer to the reference model
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0  # dpo: share of pairs that may be wrong
+
+    RULES = (Rule(("label_smoothing", "method"), lambda c: _only_for_dpo(c)),)
+
+
 def as_list(files: Files | None) -> list[str]:
     """The file names of a key that accepts one name or a list."""
     return [files] if isinstance(files, str) else list(files or [])
@@ -271,6 +281,10 @@ def _languages_required(c: Any) -> str | None:
     if not c.both_directions or (c.languages and len(set(c.languages)) == 2):
         return None
     return 'both_directions needs two languages, for example ["ja", "en"]: a source starts with its target language.'
+
+
+def _only_for_dpo(c: Any) -> str | None:
+    return None if c.method == "dpo" or c.label_smoothing == 0 else "this key is for method = 'dpo'."
 
 
 def _one_average(c: Any) -> str | None:

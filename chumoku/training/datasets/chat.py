@@ -42,7 +42,7 @@ def prepare_chat_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         corpus=hash_tokens(read_manifest(prepared)["parts"], read_manifest(validation_folder)["parts"]),
         length=batches.width,
         fewest_rows=batches.fewest_rows,
-        notes=tuple(describe_report(prepared)),
+        notes=describe_report(prepared, "conversations"),
     )
 
 

@@ -13,6 +13,7 @@ from chumoku.models.model import Model
 from chumoku.training.objectives.classification import Classification
 from chumoku.training.objectives.contrastive import ContrastiveObjective
 from chumoku.training.objectives.distillation import Distillation
+from chumoku.training.objectives.preference import PreferenceObjective
 from chumoku.training.objectives.token_prediction import Objective, count_labels, forward, token_loss
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "ContrastiveObjective",
     "Distillation",
     "Objective",
+    "PreferenceObjective",
     "count_labels",
     "default_objective",
     "forward",
@@ -33,6 +35,8 @@ __all__ = [
 
 def make_objective(recipe: Recipe, model: Model, teacher: Model | None = None, *, outputs: int = 0) -> Objective:
     """The objective of a recipe; with a teacher, distillation of its first `outputs` logits."""
+    if recipe.preference is not None:
+        return PreferenceObjective(model, recipe.preference)
     routers = {key: getattr(recipe.train, key) for key in ("balance_loss", "router_z_loss")}
     if recipe.contrastive is not None:
         return ContrastiveObjective(model, **settings_to_dict(recipe.contrastive), **routers)
