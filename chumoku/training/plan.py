@@ -33,7 +33,7 @@ from chumoku.training.datasets.chat import first_sample
 from chumoku.training.datasets.preferences import first_pair
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.log import measure_matmul_flops, synchronize
-from chumoku.training.objectives import make_objective
+from chumoku.training.objectives import default_objective, make_objective
 from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
@@ -136,9 +136,10 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         if rows * length * token + update > LONGEST:
             return StepTime(token, update, measured=False)
     settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
-    module = wrap(make_objective(recipe, model), settings, World(device)).train()
-    make_batch = _random_batch if recipe.data.kind != "sentences" else _random_sentences
-    batch = make_batch(config, rows, length, device)
+    sentences = recipe.data.kind == "sentences"
+    objective = make_objective(recipe, model) if sentences else default_objective(model)
+    module = wrap(objective, settings, World(device)).train()
+    batch = (_random_sentences if sentences else _random_batch)(config, rows, length, device)
     times: list[tuple[float, float]] = []
     end = math.inf
     while len(times) < 4 and time.perf_counter() < end:
