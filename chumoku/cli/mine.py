@@ -9,6 +9,7 @@ import typer
 
 from chumoku.cli.shared import KNOWN, Device, open_pipeline
 from chumoku.errors import UsageError, pluralize
+from chumoku.partial_output import incomplete_folder, remove_leftovers
 
 
 def mine(
@@ -39,8 +40,11 @@ def mine(
         options: dict[str, Any] = {"count": negatives, "margin": margin, "progress": progress}
         found = mine_negatives(pipeline, pairs, **options, note=lambda sentence: typer.echo(sentence, err=True))
     cells = ("\t".join(" ".join(text.split()) for text in triplet) for triplet in found)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("".join(f"{line}\n" for line in cells), encoding="utf-8")
+    with incomplete_folder(out) as folder:
+        remove_leftovers(folder)
+        working = folder / "triplets.tsv"
+        working.write_text("".join(f"{line}\n" for line in cells), encoding="utf-8")
+        working.replace(out)
     print(
         f"{pluralize(len(found), 'triplet')} of {pluralize(len(rows), 'pair')} in {out}. Train with data.columns=0,1,2."
     )
