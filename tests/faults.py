@@ -94,6 +94,8 @@ def recipe_for(kind: str, corpora: Path, out: Path, **changes: dict[str, Any]) -
     if pairs:
         tables["model"]["context"] = 64
         tables["data"]["validation_share"] = 0.2
+    if kind == "encoder-decoder" and data_kind == "text":  # several spans in a short window, so that they are random
+        tables["data"] |= {"mask_probability": 0.5, "mean_span_length": 2.0}
     if distilled:
         del tables["tokenizer"]  # the teacher brings its own
         tables["distillation"] = {"teacher": str(corpora / "teacher")}

@@ -98,7 +98,8 @@ def test_tables_are_read_with_and_without_a_header(tmp_path: Path) -> None:
 
 def test_tagged_sentences_are_read_from_columns_and_json(tmp_path: Path) -> None:
     expected = [Example(("Mary", "sings"), ("B-PER", "O")), Example(("Rome",), ("B-LOC",))]
-    columns = "-DOCSTART- -X- O\n\nMary NNP B-PER\nsings VBZ O\n\n\nRome\tNNP\tB-LOC\n"
+    assert examples_of(tmp_path / "number.conll", "# O\nC# O\n", tagged=True)[0].words == ("#", "C#"), "not a comment"
+    columns = "-DOCSTART- -X- O\n\n# text = Mary sings\nMary NNP B-PER\nsings VBZ O\n\n\nRome\tNNP\tB-LOC\n"
     assert examples_of(tmp_path / "a.conll", columns, tagged=True) == expected
     assert examples_of(tmp_path / "b.txt", columns, tagged=True, columns=(0, 1))[0].labels == ("NNP", "VBZ")
     lines = "".join(json.dumps({"tokens": one.words, "tags": one.labels}) + "\n" for one in expected)

@@ -87,6 +87,7 @@ def test_all_problems_are_reported_at_once() -> None:
     ("changes", "key"),
     [
         ({"model": {"preset": "tiny-encoder-decoder"}, "data": {"kind": "chat"}}, "data.kind"),
+        ({"model": {"preset": "tiny-encoder-decoder"}, "data": {"kind": "labels"}}, "data.kind"),
         ({"data": {"kind": "pairs"}}, "data.kind"),
         ({"model": {"preset": "tiny-encoder", "head": "vector"}}, "model.head"),
         ({"tokenizer": {"target_kind": "word"}}, "tokenizer.target_kind"),

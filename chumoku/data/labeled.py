@@ -221,7 +221,8 @@ def _conll(name: str, stream: ByteStream, columns: Columns) -> Iterator[Located]
         cells = text.split()
         if cells and not words and problem is None:
             start = number
-        if bad is None and cells and not text.startswith(("-DOCSTART-", "#\t", "# ")):
+        comment = text.startswith("-DOCSTART-") or (not words and text.startswith("# ") and "=" in text)
+        if bad is None and cells and not comment:
             if len(cells) < 2 or max(places) >= len(cells):
                 if number == start == 1:
                     raise CorpusError(
