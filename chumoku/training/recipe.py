@@ -28,13 +28,13 @@ from chumoku.config import (
     settings_to_dict,
 )
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
-from chumoku.model_path import resolve_run
-from chumoku.models.config import SCORE_POSITIONS, ModelConfig
+from chumoku.models.config import ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.models.sentence_encoder import sentence_encoder_keys
 from chumoku.safe_files import read_json
 from chumoku.training.default_learning_rate import default_learning_rate
 from chumoku.training.label_config import LABEL_KEYS, change_head, head_values, limit_length
+from chumoku.training.recipe_conflicts import find_conflicts
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
     FIXED_BY_PREPARE,
@@ -55,11 +55,6 @@ PLACEHOLDER = 1 << 13  # vocabulary size until the tokenizer exists
 RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be comma-separated text
 KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that are allowed together with init
-DATA_KINDS = {  # by the kind of model; "own" fits all
-    "decoder": ("text", "chat", "preferences", "labels", "tags"),
-    "encoder": ("text", "sentences", "labels", "tags"),
-    "encoder-decoder": ("pairs", "embedded", "text"),
-}
 
 
 TABLES: dict[str, type[Settings]] = {
@@ -226,7 +221,7 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     names = [name for name in TABLES if name not in optional or name in values]
     tables = {name: parse_settings(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in names}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
-    problems = list(_find_conflicts(recipe))
+    problems = list(find_conflicts(recipe))
     if problems:
         raise ConfigError(problems)
     return recipe
@@ -312,100 +307,3 @@ def config_from_init(
     values = deep_merge(found, {key: changes[key] for key in KEYS_WITH_INIT if key in changes})
     values = change_head(values, data_kind, changes, labels)
     return parse_settings(ModelConfig, values, prefix="model.")
-
-
-def _find_sentence_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Problem]:
-    if config.head_kind != "vector":
-        yield Problem("model.head", "sentences train vectors: set head = 'vector', or leave this key out.")
-    if config.norm == "batch":
-        yield Problem("model.norm", "batch norm mixes the rows of a batch, so sentences need 'layer' or 'rms'.")
-    if recipe.data.weights is not None:
-        yield Problem("data.weights", "this key is for pairs; leave it out.")
-    if recipe.data.both_directions:
-        yield Problem("data.both_directions", "this key is for pairs; sentences have contrastive.both_directions.")
-    for width in (recipe.contrastive.widths if recipe.contrastive else None) or ():
-        if width > config.width:
-            yield Problem("contrastive.widths", f"{width} is more than the model's width, {config.width}.")
-
-
-def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
-    """Conflicts between tables."""
-    config, data, train = recipe.config(), recipe.data, recipe.train
-    kinds, both = DATA_KINDS[config.kind], config.kind == "encoder-decoder"
-    if data.kind not in (*kinds, "own"):
-        fits = " or ".join(kinds)
-        yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
-    elif config.labels is not None and data.kind not in (*LABEL_HEADS, "own"):
-        sentence = f"this model has the head '{config.head}'; choose labels (classes of texts) or tags (of words)."
-        yield Problem("data.kind", sentence)
-    elif data.kind in LABEL_HEADS and recipe.model.get("head") not in (None, LABEL_HEADS[data.kind]):
-        sentence = f"data.kind = '{data.kind}' trains the head '{LABEL_HEADS[data.kind]}'; leave this key out."
-        yield Problem("model.head", sentence)
-    elif data.kind == "sentences":
-        yield from _find_sentence_problems(recipe, config)
-    elif config.head_kind == "vector":
-        key = "model.head" if recipe.init is None else "model.init"
-        sentence = "this model outputs vectors, which are trained with data.kind = 'sentences'"
-        yield Problem(key, f"{sentence}, or use head = 'masked' here." if recipe.init is None else f"{sentence}.")
-    if recipe.contrastive is not None and data.kind != "sentences":
-        yield Problem("contrastive", "this table is for data.kind = 'sentences'; leave it out.")
-    if recipe.tokenizer.has_target and (config.kind != "encoder-decoder" or config.share_embeddings):
-        why = "a model with share_embeddings" if config.share_embeddings else f"a model of kind '{config.kind}'"
-        yield Problem("tokenizer.target_kind", f"{why} has one tokenizer; leave the target_ keys out.")
-    if recipe.tokenizer.has_target and both and data.kind == "text":
-        yield Problem("tokenizer.target_kind", "a text has one tokenizer; leave the target_ keys out.")
-    if data.separate_documents and both and data.kind == "text":
-        yield Problem("data.separate_documents", "span corruption has no separate documents; leave this key out.")
-    if recipe.tokenizer.has_target and data.both_directions:
-        yield Problem("tokenizer.target_kind", "both directions share one tokenizer; leave the target_ keys out.")
-    if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
-        yield Problem("tokenizer.target_vocabulary", "this key needs target_kind, which was not given.")
-    if recipe.preference is not None and data.kind != "preferences":
-        yield Problem("preference", "this table is for data.kind = 'preferences'.")
-    if recipe.lora is not None and recipe.init is None:
-        yield Problem("lora", "an adapter needs an existing model: name it with model.init.")
-    if recipe.lora is not None and train.parallel == "fsdp":
-        yield Problem("train.parallel", "an adapter can only be trained with ddp.")
-    if config.norm == "batch" and (train.precision != "float32" or train.activation_checkpointing):
-        key = "activation_checkpointing" if train.precision == "float32" else "precision"
-        yield Problem(f"train.{key}", "batch norm supports only float32 without activation checkpointing.")
-    if train.sequence_length is not None and train.sequence_length > config.context:
-        yield Problem(
-            "train.sequence_length", f"{train.sequence_length} is longer than model.context = {config.context}."
-        )
-    if train.packing and (not both or data.kind == "text"):
-        yield Problem("train.packing", "this key is for pairs; texts and conversations are packed anyway.")
-    elif train.packing and (config.position in SCORE_POSITIONS or config.attention_window or config.experts):
-        sentence = "packing works with sinusoidal, learned, rotary or no positions, without a window and experts."
-        yield Problem("train.packing", sentence)
-    elif train.packing and config.dropout.attention:
-        yield Problem(
-            "train.packing", "packing works without dropout of attention weights: set dropout.attention to 0."
-        )
-    yield from _find_teacher_problems(recipe, config)
-    busy = recipe.schedule.warmup + recipe.schedule.decay
-    if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
-        sentence = (
-            f"{busy:,} steps of warm-up and decay do not fit into train.steps = {train.steps:,}. For a short test add "
-            f"schedule.warmup={train.steps // 10} schedule.decay=0."
-        )
-        yield Problem("schedule.warmup", sentence)
-
-
-def _find_teacher_problems(recipe: Recipe, student: ModelConfig) -> Iterator[Problem]:
-    """Problems of [distillation] that the teacher's config shows."""
-    from chumoku.weights.open_model import read_model_config
-
-    if recipe.distillation is None:
-        return
-    try:
-        teacher = read_model_config(resolve_run(recipe.distillation.teacher))
-    except ChumokuError as error:
-        yield Problem("distillation.teacher", str(error))
-        return
-    if (teacher.kind, teacher.head_kind) != (student.kind, student.head_kind):
-        sentence = (
-            f"the teacher is of kind '{teacher.kind}' with the head '{teacher.head_kind}', the student of kind "
-            f"'{student.kind}' with '{student.head_kind}'; both must be the same."
-        )
-        yield Problem("distillation.teacher", sentence)
