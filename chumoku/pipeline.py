@@ -137,7 +137,7 @@ class Pipeline(Bundle):
         temperature   0 always takes the most likely token
         seed          the same seed gives the same text
         The other arguments are those of `SamplingOptions`. By default they are as in the model's
-        generation_config.json; without one, temperature is 0.3 and top_p 0.9 (`decoding.defaults`).
+        generation_config.json; without one, as in `decoding.defaults`: temperature 0.7, top_p 0.95, min_p 0.3.
 
             pipeline.generate("Once upon a time", max_new_tokens=50, temperature=0.8, top_p=0.95)
         """

@@ -14,6 +14,7 @@ from commands import Ask
 import chumoku
 from chumoku.decoding.arguments import fill_options
 from chumoku.decoding.chat import make_turn
+from chumoku.decoding.defaults import MIN_P
 from chumoku.decoding.generate import make_request
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.models.generation_config import GenerationConfig, read_generation_config
@@ -50,7 +51,8 @@ def save_with(folder: Path, values: dict[str, Any], **changes: Any) -> Path:
 )
 def test_options_of_a_file(values: dict[str, Any], expected: dict[str, Any]) -> None:
     config = GenerationConfig(values)
-    assert fill_options(config, {}) == SamplingOptions(**expected)
+    filled = {"min_p": MIN_P, **expected} if "temperature" not in expected else expected
+    assert fill_options(config, {}) == SamplingOptions(**filled)
     explicit = fill_options(config, {"temperature": 0.2, "top_k": 3, "top_p": 0.5, "repetition_penalty": 1.0})
     assert explicit == SamplingOptions(0.2, top_k=3, top_p=0.5)
 
@@ -175,7 +177,7 @@ def test_the_server_lists_and_uses_it(tmp_path: Path) -> None:
 
 
 def test_options_are_described() -> None:
-    assert SamplingOptions().describe() == "temperature 0.3, top_p 0.9"
+    assert SamplingOptions(min_p=0.3).describe() == "temperature 0.7, top_p 0.95, min_p 0.3"
     assert SamplingOptions(1, top_k=20, top_p=None, repetition_penalty=1.05).describe() == (
         "temperature 1, top_k 20, repetition_penalty 1.05"
     )

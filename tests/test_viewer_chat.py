@@ -134,6 +134,7 @@ def test_next_token_chart_follows_the_sliders(server: FakeServer, open_page: Ope
     )
     strong = "document.querySelectorAll('.bar.strong:not(.rest)').length"
     page.evaluate(slide, [2, "1"])
+    page.evaluate(slide, [3, "0"])
     page.evaluate(slide, [1, "7"])
     assert page.evaluate(strong) == 7
     assert page.locator(".bar").count() == 21, "twenty and all others"
@@ -156,7 +157,7 @@ def test_sliders_start_at_the_models_defaults(server: FakeServer, open_page: Ope
     values = "[...document.querySelectorAll('.slider input')].map((one) => one.value)"
     page.wait_for_selector(".slider")
     page.select_option("#model", "talker")
-    assert page.evaluate(values) == ["0.3", "0", "0.9", "0"]
+    assert page.evaluate(values) == ["0.7", "0", "0.95", "0.3"]
     page.select_option("#model", "writer")
     assert page.evaluate(values) == ["0.65", "23", "1", "0.05"]
     move = "const s = document.querySelector('.slider input'); s.value = '0.3'; s.dispatchEvent(new Event('input'))"
@@ -166,7 +167,7 @@ def test_sliders_start_at_the_models_defaults(server: FakeServer, open_page: Ope
     page.select_option("#model", "writer")
     assert page.evaluate(values) == ["0.3", "23", "1", "0.05"], "what was moved by hand stays"
     page.select_option("#model", "talker")
-    assert page.evaluate(values) == ["0.3", "0", "0.9", "0"]
+    assert page.evaluate(values) == ["0.3", "0", "0.95", "0.3"]
 
 
 def test_token_probabilities_and_alternatives(browser: Any, server: FakeServer) -> None:

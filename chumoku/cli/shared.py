@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.decoding.defaults import TEMPERATURE, TOP_P
+from chumoku.decoding.defaults import MIN_P, TEMPERATURE, TOP_P
 from chumoku.errors import UsageError
 from chumoku.pretrained import NAMES
 
@@ -48,7 +48,11 @@ TopP = Annotated[
     ),
 ]
 MinP = Annotated[
-    float | None, typer.Option(help="Keep only tokens at least this times as likely as the most likely one.")
+    float | None,
+    typer.Option(
+        help="Keep only tokens at least this times as likely as the most likely one; off if another rule is given.",
+        show_default=f"{MIN_P} {OR_MODEL}",
+    ),
 ]
 RepetitionPenalty = Annotated[
     float | None,

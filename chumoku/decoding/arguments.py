@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from chumoku.decoding.defaults import MODEL_DEFAULT
+from chumoku.decoding.defaults import MIN_P, MODEL_DEFAULT
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.errors import UnknownArgumentError, did_you_mean
 from chumoku.models.generation_config import GenerationConfig
@@ -49,7 +49,10 @@ def sampling_options(
 def fill_options(config: GenerationConfig, given: Mapping[str, Any]) -> SamplingOptions:
     """The given options; those that are missing or MODEL_DEFAULT are the model's, or the defaults."""
     explicit = {name: value for name, value in given.items() if value is not MODEL_DEFAULT}
-    return SamplingOptions(**{**config.sampling, **explicit})
+    chosen = {**config.sampling, **explicit}
+    if not chosen.keys() & {"temperature", "top_k", "top_p", "min_p"}:
+        chosen["min_p"] = MIN_P
+    return SamplingOptions(**chosen)
 
 
 def check_arguments(method: Callable[..., Any], unknown: Iterable[str]) -> None:

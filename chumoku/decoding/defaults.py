@@ -2,9 +2,11 @@
 
 A model's generation_config.json comes first (`models.generation_config`).
 
-Small models answer incoherently at temperature 1; a low temperature and top-p keep to likely tokens and still vary. The
-values were chosen by reading answers of SmolLM2-135M-Instruct (docs/log.md). This module imports nothing slow, so
-that `--help` can show the values.
+Small models answer incoherently at temperature 0.7 with top-p alone; min-p keeps them to likely tokens where they are
+sure, and lets them vary elsewhere. The values were chosen by reading answers of SmolLM2-135M-Instruct (docs/log.md).
+The default min-p goes with the default temperature, top-p and top-k: where one of these is given, it is off, so that
+temperature 1 and top-p 1 are the model's own distribution. This module imports nothing slow, so that `--help` can show
+the values.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ class _ModelDefault:
 
 
 MODEL_DEFAULT: Any = _ModelDefault()  # of an argument: as in the model's generation_config.json, or as below
-TEMPERATURE = 0.3
-TOP_P = 0.9
+TEMPERATURE = 0.7
+TOP_P = 0.95
+MIN_P = 0.3
 BEAM = 4
 LENGTH_PENALTY = 1.0
 LARGEST_PENALTY = 10  # of beam search; beyond it, scores overflow

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chumoku.decoding.batch import forbidden_tokens, longest
-from chumoku.decoding.defaults import TEMPERATURE, TOP_P
+from chumoku.decoding.defaults import MIN_P, TEMPERATURE, TOP_P
 from chumoku.decoding.engines.base import TOGETHER, Engine
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.sampling import SamplingOptions
@@ -27,7 +27,7 @@ from chumoku.text.tokenizer import Tokenizer
 
 ROWS = 256  # most prompts generated at a time …
 MEMORY = 4 << 30  # … while their keys and values fit in this many bytes
-DEFAULT_SAMPLING = SamplingOptions()
+DEFAULT_SAMPLING = SamplingOptions(min_p=MIN_P)
 
 
 def generate(

@@ -4,10 +4,10 @@ import { el } from "../../core/dom.js";
 // Sliders start at the model's own defaults, which the server lists; without them, at those of
 // chumoku/decoding/defaults.py. Zero, or for top-p one, switches a rule off. `field`: the name in a request.
 const SLIDERS = [
-  { name: "temperature", field: "temperature", key: "ch_temperature", min: 0, max: 2, step: 0.05, start: 0.3 },
+  { name: "temperature", field: "temperature", key: "ch_temperature", min: 0, max: 2, step: 0.05, start: 0.7 },
   { name: "topK", field: "top_k", key: "ch_top_k", min: 0, max: 100, step: 1, start: 0, off: 0 },
-  { name: "topP", field: "top_p", key: "ch_top_p", min: 0.05, max: 1, step: 0.01, start: 0.9, off: 1 },
-  { name: "minP", field: "min_p", key: "ch_min_p", min: 0, max: 1, step: 0.01, start: 0, off: 0 },
+  { name: "topP", field: "top_p", key: "ch_top_p", min: 0.05, max: 1, step: 0.01, start: 0.95, off: 1 },
+  { name: "minP", field: "min_p", key: "ch_min_p", min: 0, max: 1, step: 0.01, start: 0.3, off: 0 },
 ];
 const TOKENS = 256;
 const MAX_TOKENS = 4096;
