@@ -51,12 +51,18 @@ class Settings:
     TUPLES: ClassVar[tuple[str, ...]] = ()  # keys whose lists are stored as tuples, so that the settings can be hashed
 
     _hints: ClassVar[dict[str, Any]]
+    _defaults: ClassVar[dict[str, Any]]
+    _nested: ClassVar[dict[str, type[Settings]]]  # fields that are settings themselves
     _adapters: ClassVar[dict[str, TypeAdapter[Any]]]
 
     def __init_subclass__(cls) -> None:
         settings_class = dataclasses.dataclass(frozen=True, kw_only=True, init=False)(cls)
         hints = get_type_hints(cls, include_extras=True)
-        cls._hints = {field.name: hints[field.name] for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
+        cls._defaults = {field.name: field.default for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
+        cls._hints = {key: hints[key] for key in cls._defaults}
+        cls._nested = {
+            key: hint for key, hint in cls._hints.items() if isinstance(hint, type) and issubclass(hint, Settings)
+        }
         cls._adapters = {}
 
     def __init__(self, **values: Any) -> None:
@@ -82,8 +88,8 @@ def _fill(settings: Settings, values: Mapping[str, Any], *, prefix: str) -> None
     problems = list(find_problems(cls, values, prefix=prefix))
     if problems:
         raise ConfigError(problems)
-    for key, default in _defaults(cls).items():
-        value = _parse_nested(_nested(cls).get(key), _to_python(values[key])) if key in values else default
+    for key, default in cls._defaults.items():
+        value = _parse_nested(cls._nested.get(key), _to_python(values[key])) if key in values else default
         if key in cls.TUPLES and isinstance(value, list):
             value = tuple(value)
         object.__setattr__(settings, key, value)
@@ -102,7 +108,7 @@ def settings_to_dict(settings: Settings) -> dict[str, Any]:
 
 def rename_former_keys(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with key names of earlier versions replaced by the present ones."""
-    nested = _nested(cls)
+    nested = cls._nested
     renamed = {cls.FORMER_NAMES.get(key, key): value for key, value in values.items()}
     return {
         key: rename_former_keys(nested[key], value) if key in nested and isinstance(value, Mapping) else value
@@ -172,7 +178,7 @@ def parse_value(text: str) -> Any:
 
 def find_problems(cls: type[Settings], values: Mapping[str, Any], *, prefix: str = "") -> Iterator[Problem]:
     """Yield all problems of `values` as settings of class `cls`: unknown keys, types, ranges and rules."""
-    nested, defaults = _nested(cls), _defaults(cls)
+    nested, defaults = cls._nested, cls._defaults
     valid: dict[str, Any] = {}
     for key, given in values.items():
         value = _to_python(given)
@@ -203,10 +209,6 @@ def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
-def _defaults(cls: type[Settings]) -> dict[str, Any]:
-    return {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-
-
 def _to_python(value: Any) -> Any:
     """Convert a NumPy number to a Python number."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
@@ -216,13 +218,9 @@ def _parse_nested(inner: type[Settings] | None, value: Any) -> Any:
     return parse_settings(inner, value) if inner is not None and isinstance(value, Mapping) else value
 
 
-def _nested(cls: type[Settings]) -> dict[str, type[Settings]]:
-    return {key: hint for key, hint in cls._hints.items() if isinstance(hint, type) and issubclass(hint, Settings)}
-
-
 def _adapter(cls: type[Settings], key: str) -> TypeAdapter[Any]:
     if key not in cls._adapters:
-        strict = None if key in _nested(cls) else ConfigDict(strict=True, allow_inf_nan=False)
+        strict = None if key in cls._nested else ConfigDict(strict=True, allow_inf_nan=False)
         cls._adapters[key] = TypeAdapter(cls._hints[key], config=strict)
     return cls._adapters[key]
 

@@ -1,7 +1,7 @@
 """Headless Chromium for the tests of pages, with a log of everything that went wrong.
 
 Chromium without a window system (chromium-headless-shell) needs a third of the processor time of the whole browser,
-which is used where only that is installed.
+which is used only where there is no such program.
 
 Visit.errors             console errors and warnings, script errors, dialogs
 Visit.foreign_requests   requests to any other origin

@@ -93,7 +93,7 @@ def conversations(draw: st.DrawFn, *, tools: bool) -> tuple[list[dict[str, Any]]
     return [*messages, {"role": "user", "content": draw(CONTENT)}], [WEATHER] if uses_tools else None
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_texts_and_tokens_are_those_of_transformers(name: str, kind: str) -> None:

@@ -62,7 +62,7 @@ def export(config: ModelConfig, target: str) -> dict[str, bytes]:
         return {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "target"), [(name, target) for name, targets in TARGETS.items() for target in targets]
 )

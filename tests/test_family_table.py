@@ -30,7 +30,7 @@ def test_the_table_of_the_readme(name: str, head: str) -> None:
     }
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("title", supported_formats())
 def test_measured_formats(title: str) -> None:
     """Every format of the table can express a variant of the family exactly; the others refuse all variants."""

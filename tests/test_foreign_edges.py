@@ -406,6 +406,13 @@ def candidate_values(key: str) -> tuple[Any, ...]:
     return SOME.get(key) or get_args(get_type_hints(ModelConfig)[key]) or (True, False)
 
 
+def test_a_long_range_of_supported_values_is_not_searched_number_by_number() -> None:
+    begin = time.process_time()
+    found = find_unsupported("A", {"shared_expert_width": range(1, 1 << 27)}, small())
+    assert time.process_time() - begin < 1
+    assert found == ["model.shared_expert_width = null (A supports only 1 or 2 or 3 or 4 or 5 or 6 or more)"]
+
+
 @pytest.mark.parametrize("family", CAN)
 def test_supported_values_of_each_family(family: str) -> None:
     name = family.removeprefix("gguf ")

@@ -60,6 +60,8 @@ def prepare_labeled_data(recipe: Recipe, folder: Path, init: Bundle | None, prog
         corpus=hash_tokens(read_manifest(prepared)["parts"], read_manifest(validation_folder)["parts"]),
         length=max(1, round(float(train.texts.tokens.lengths.mean()))),
         fewest_rows=train.rows,
+        unit="words" if tagged else "texts",
+        tokens_a_term=len(train.texts.tokens.tokens) / max(1, int((train.texts.labels.tokens[:] != 0).sum())),
     )
 
 

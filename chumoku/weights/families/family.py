@@ -77,10 +77,15 @@ def find_unsupported(title: str, supported: Supported, config: ModelConfig) -> l
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)
-        if possible is not None and value not in possible:
+        if possible is not None and not _is_among(value, possible):
             known = " or ".join([*map(_format_value, possible[:6]), *(["more"] if len(possible) > 6 else [])])
             found.append(f"model.{key} = {_format_value(value)} ({title} supports only {known})")
     return found
+
+
+def _is_among(value: Any, possible: Sequence[Any]) -> bool:
+    """Whether the value is a possible one. (Python compares a value that is no int with every number of a range.)"""
+    return (isinstance(value, int) or not isinstance(possible, range)) and value in possible
 
 
 def require(values: Values, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:
