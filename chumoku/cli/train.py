@@ -24,7 +24,8 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint in train.out.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show settings, size, memory and time without training.")
+        bool,
+        typer.Option("--dry-run", help="Show settings, size, memory, time and, for chats, a sample; train nothing."),
     ] = False,
     unexamined: Annotated[bool, typer.Option("--unexamined", help="Skip the doctor's quick checks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; messages go to stderr.")] = False,
