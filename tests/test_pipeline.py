@@ -406,7 +406,7 @@ def test_unknown_arguments_of_translate_and_embed_are_named(translator: Pipeline
             translator.translate("one", **{name: 3})
     with pytest.raises(TypeError, match="Did you mean batch_tokens"):
         encoder.embed("one", batch_token=3)
-    with pytest.raises(TypeError, match=r"embed\(\) has no argument 'x'\. It has batch_tokens, note, prompt\."):
+    with pytest.raises(TypeError, match=r"embed\(\) has no argument 'x'\. It has batch_tokens, note, prompt, width\."):
         encoder.embed("one", x=3)
 
 
