@@ -7,12 +7,12 @@ tags     words, as many tags                  JSONL fields "tokens" and "tags"; 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from chumoku.data.corpus import field_names, json_lines, parquet_columns
+from chumoku.data.csv_rows import Row, read_csv_rows
 from chumoku.data.report import Report
 from chumoku.data.text_files import ByteStream, Line, find_files, open_members, read_lines
 from chumoku.errors import CorpusError, UsageError
@@ -111,8 +111,8 @@ def _read_file(
         return _conll(name, stream, columns or (0, -1))
     if suffix == ".parquet":
         return _parquet(path, name, stream, columns or TEXT_COLUMNS)
-    lines = (line for line in read_lines(stream))
-    return _table(name, _csv_rows(name, lines) if suffix == ".csv" else _tsv_rows(lines), columns)
+    rows = read_csv_rows(name, stream) if suffix == ".csv" else _tsv_rows(read_lines(stream))
+    return _table(name, rows, columns)
 
 
 def _json(name: str, stream: ByteStream, columns: Columns, tagged: bool, report: Report) -> Iterator[Located]:
@@ -142,31 +142,8 @@ def _parquet(path: Path, name: str, stream: ByteStream, columns: Columns) -> Ite
         yield Located(number, Example((text,), (label,)))
 
 
-Row = tuple[int, list[str], str | None]  # line, cells, problem
-
-
 def _tsv_rows(lines: Iterable[Line]) -> Iterator[Row]:
-    return ((number, text.split("\t"), problem) for number, text, problem in lines)
-
-
-def _csv_rows(name: str, lines: Iterable[Line]) -> Iterator[Row]:
-    """The rows of a CSV file, whose quoted cells may contain commas and line ends."""
-    problems: dict[int, str] = {}
-    number = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal number
-        for number, text, problem in lines:
-            if problem is not None:
-                problems[number] = problem
-            yield "\n" if problem is not None else text + "\n"
-
-    rows = csv.reader(texts(), strict=True)
-    try:
-        for cells in rows:
-            yield number, cells, problems.get(number)
-    except csv.Error as error:
-        raise CorpusError(f"{name}:{number} is not valid CSV: {error}. Check its quotation marks.") from error
+    return (Row(number, text.split("\t"), problem) for number, text, problem in lines)
 
 
 def _table(name: str, rows: Iterator[Row], columns: Columns | None) -> Iterator[Located]:

@@ -5,7 +5,6 @@ The report counts each reason for dropping a pair, with examples, their files an
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import itertools
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chumoku.data.corpus import field_names, json_lines, parquet_columns
+from chumoku.data.csv_rows import Row, read_csv_rows
 from chumoku.data.report import Report
 from chumoku.data.text_files import ByteStream, Line, find_files, inner_suffix, open_members, read_lines
 from chumoku.errors import CorpusError, UsageError
@@ -176,24 +176,13 @@ def _tsv(name: str, stream: ByteStream, columns: Columns) -> Iterator[LocatedRow
 
 
 def _csv(name: str, stream: ByteStream, columns: Columns) -> Iterator[LocatedRow]:
-    problems: list[str] = []  # of the lines of this row
-
-    def lines() -> Iterator[str]:
-        for _, text, problem in read_lines(stream):
-            problems.extend([problem] if problem else [])
-            yield f"{text}\n"
-
-    rows = csv.reader(lines(), strict=True)  # a field, also one with an open quote, has at most 128 KiB
-    try:
-        header = next(rows, [])
-        places = [_find_in_header(name, column, header) for column in columns]
-        for cells in filter(None, rows):
-            missing = "missing column" if max(places) >= len(cells) else None
-            texts = tuple(cells[place] if place < len(cells) else "" for place in places)
-            yield LocatedRow(name, rows.line_num, texts, problems[0] if problems else missing)
-            problems.clear()
-    except csv.Error as error:
-        raise CorpusError(f"{name}:{rows.line_num} is not valid CSV: {error}. Check the quotes around it.") from error
+    rows = read_csv_rows(name, stream)
+    header = next(rows, Row(1, []))
+    places = [_find_in_header(name, column, header.cells) for column in columns]
+    for number, cells, problem in rows:
+        missing = "missing column" if max(places) >= len(cells) else None
+        texts = tuple(cells[place] if place < len(cells) else "" for place in places)
+        yield LocatedRow(name, number, texts, problem or missing)
 
 
 def _find_in_header(name: str, column: str | int, header: list[str]) -> int:
