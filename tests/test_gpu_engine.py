@@ -38,6 +38,14 @@ CELLS = {
     "interleaved": {"position": "rotary", "norm": "rms", "placement": "post", "feedforward": "silu"},
     "none": {"position": "none", "feedforward": "geglu", "output_bias": True, "tie_output": False, "kv_heads": 1},
     "qwen2": {**ROTARY, "feedforward": "geglu_tanh", "bias": False, "attention_bias": "qkv"},
+    "qwen3": {**ROTARY, "feedforward": "swiglu", "bias": False, "query_key_norm": "head", "head_width": 16},
+    "smollm3": {**ROTARY, "feedforward": "swiglu", "bias": False, "no_position_every": 2, "attention_scale": 0.2},
+    "sandwich": {
+        **{**ROTARY, "feedforward": "geglu_tanh", "placement": "sandwich", "norm_unit_offset": True},
+        **{"logit_cap": 0.5, "scale_logits": True},
+    },
+    "gpt-j": {"position": "rotary", "parallel": True, "shared_norm": True, "output_bias": True},
+    "gpt-neox": {"position": "rotary", "parallel": True, "norm_bias": False},
     "exact gelu": {"position": "learned", "feedforward": "gelu", "scale_embedding": True},
 }
 
@@ -172,7 +180,9 @@ def test_which_models_are_supported() -> None:
     for position in ("relative", "relative_bias", "alibi"):
         assert unsupported(model_of(position=position)) == f"it has position = '{position}'"
     assert unsupported(model_of(attention_window=5)) == "it has attention_window = 5"
-    assert unsupported(model_of(placement="sandwich")) == "it has placement = 'sandwich'"
+    assert unsupported(model_of(score_cap=2.0)) == "it has score_cap = 2.0"
+    assert unsupported(model_of(placement="output")) == "it has placement = 'output'"
+    assert unsupported(model_of(query_key_norm="all")) == "it has query_key_norm = 'all'"
     assert unsupported(model_of(rotary={"share": 0.4})) == "it has rotary.share = 0.4"
     with pytest.raises(UsageError, match="experts"):
         GpuEngine(model_of(experts=2), rows=1, capacity=8)

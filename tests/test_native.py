@@ -643,12 +643,11 @@ COMPUTED_BY_FAST_ENGINES = {
     *("kind", "vocabulary", "source_vocabulary", "context", "width", "layers", "encoder_layers", "heads", "kv_heads"),
     *("head_width", "attention_bias", "feedforward", "feedforward_width", "pairing", "rotary", "sinusoidal"),
     *("norm_epsilon", "bias", "scale_embedding", "embedding_norm", "segments", "share_embeddings", "tie_output"),
-    *("output_bias", "head", "dropout", "initialization"),
+    *("output_bias", "head", "dropout", "initialization", "no_position_every", "norm_bias", "norm_unit_offset"),
+    *("parallel", "shared_norm", "attention_scale", "logit_cap", "scale_logits"),
 }
 COMPUTED_BY_THE_NATIVE_ENGINE = {
-    *("position", "attention_window", "no_position_every", "norm", "norm_bias", "norm_unit_offset", "first_norm"),
-    *("placement", "parallel", "shared_norm", "query_key_norm", "attention_scale", "score_cap", "logit_cap"),
-    "scale_logits",
+    *("position", "attention_window", "norm", "first_norm", "placement", "query_key_norm", "score_cap"),
     *("relative_clip", "relative_buckets", "relative_max_distance", "full_attention_every", "full_attention_first"),
 }
 WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.engines.gpu import launch
-from chumoku.decoding.engines.gpu.weights import read_layers, read_logits, read_norm, unsupported
+from chumoku.decoding.engines.gpu.weights import Matrix, SublayerNorms, read_layers, read_logits, read_norm, unsupported
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.nn.lora import Adapter
@@ -58,7 +58,7 @@ class Tables(NamedTuple):
 
 
 class GpuEngine(TorchEngine):
-    """For decoders with float or quantized weights, without experts, position biases and attention windows."""
+    """For decoders with float or quantized weights; `supported_settings` lists what the kernels lack."""
 
     model: DecoderModel
 
@@ -110,7 +110,7 @@ class GpuEngine(TorchEngine):
             logits, most_likely = self._steps[rows]()
             # The next step overwrites these buffers.
             self.most_likely = most_likely[:count].clone()
-            result = logits[:count].clone()
+            result = self.model.scale_and_cap(logits[:count].clone())
         self.lengths[:count] = [length + 1 for length in self.lengths[:count]]
         return result
 
@@ -125,7 +125,8 @@ class GpuEngine(TorchEngine):
         hidden = self._pass(tokens, first, starts, lengths)
         ends = self._upload([end - 1 for end in accumulate(lengths)])
         with torch.inference_mode():
-            return launch.multiply(self._launcher, hidden[ends], self._logits, norm=self._norm, first=True)
+            logits = launch.multiply(self._launcher, hidden[ends], self._logits, norm=self._norm, first=True)
+            return self.model.scale_and_cap(logits)
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape
@@ -136,7 +137,7 @@ class GpuEngine(TorchEngine):
         hidden = self._pass(tokens.flatten(), 0, starts, [new] * count)
         with torch.inference_mode():
             logits = launch.multiply(self._launcher, hidden.clone(), self._logits, norm=self._norm, first=True)
-        return logits.view(count, new, -1)
+            return self.model.scale_and_cap(logits).view(count, new, -1)
 
     def select_rows(self, rows: Sequence[int]) -> None:
         moves = [(place, row) for place, row in enumerate(rows) if place != row]
@@ -257,20 +258,33 @@ class GpuEngine(TorchEngine):
         """Vectors [n, D] through the blocks; with `together`, new tokens of one row attend to each other."""
         launcher, config = self._launcher, self.model.config
         activation, gated = GATES.get(config.feedforward, config.feedforward), config.feedforward in GATES
-        pre = config.placement == "pre"
+        queries, keys = config.heads * config.key_width, (config.heads + config.key_heads) * config.key_width
+        scale = config.key_width**-0.5 if config.attention_scale is None else config.attention_scale
         for number, (layer, cached) in enumerate(zip(self._layers, self._store, strict=True)):
-            norm = layer.attention_norm if pre else None
-            projected = launch.multiply(launcher, x, layer.projection, norm=norm, first=not number)
+            start, place = x, where if layer.rotated else where._replace(rotation=None)
+            projected = launch.multiply(
+                launcher, x, layer.projection, norm=layer.attention_norms.input, first=not number
+            )
+            launch.normalize_part(launcher, projected, 0, queries, layer.query_norm)
+            launch.normalize_part(launcher, projected, queries, keys, layer.key_norm)
             if together:
-                launch.write_cache(launcher, projected, cached, where, heads=config.heads)
-            heads = launch.attend(launcher, projected, cached, where, workspace, heads=config.heads, first=together)
-            x = launch.multiply(launcher, heads, layer.output, residual=x)
-            x = x if pre else launch.normalize(launcher, x, layer.attention_norm)
-            norm = layer.feedforward_norm if pre else None
-            hidden = launch.multiply(launcher, x, layer.up, norm=norm, activation=activation, gated=gated)
-            x = launch.multiply(launcher, hidden, layer.down, residual=x)
-            x = x if pre else launch.normalize(launcher, x, layer.feedforward_norm)
+                launch.write_cache(launcher, projected, cached, place, heads=config.heads)
+            heads = launch.attend(
+                launcher, projected, cached, place, workspace, heads=config.heads, scale=scale, first=together
+            )
+            x = self._add(x, heads, layer.output, layer.attention_norms)
+            given, norm = start if config.parallel else x, layer.feedforward_norms.input
+            hidden = launch.multiply(launcher, given, layer.up, norm=norm, activation=activation, gated=gated)
+            x = self._add(x, hidden, layer.down, layer.feedforward_norms)
         return x
+
+    def _add(self, x: Tensor, inputs: Tensor, matrix: Matrix, norms: SublayerNorms) -> Tensor:
+        """x after a sublayer whose last product is that of `inputs` and `matrix`."""
+        if norms.output is None:
+            x = launch.multiply(self._launcher, inputs, matrix, residual=x)
+        else:
+            x = x + launch.normalize(self._launcher, launch.multiply(self._launcher, inputs, matrix), norms.output)
+        return x if norms.sum is None else launch.normalize(self._launcher, x, norms.sum)
 
 
 def bucket(rows: int) -> int:

@@ -100,6 +100,13 @@ def normalize(launcher: Launcher, x: Tensor, norm: Norm) -> Tensor:
     return out
 
 
+def normalize_part(launcher: Launcher, x: Tensor, first: int, end: int, norm: Norm | None) -> None:
+    """Normalize columns first … end − 1 of x in place, in parts as wide as the norm."""
+    if norm is not None:
+        part = x[:, first:end].reshape(-1, len(norm.gamma))
+        x[:, first:end] = normalize(launcher, part, norm).view(len(x), -1)
+
+
 def multiply(
     launcher: Launcher,
     x: Tensor,
@@ -252,6 +259,7 @@ def attend(
     workspace: Workspace,
     *,
     heads: int,
+    scale: float,
     first: bool = False,
 ) -> Tensor:
     """Attention of new tokens; `store` [2, rows, G, C, K] is one layer of the cache.
@@ -268,12 +276,10 @@ def attend(
     sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": workspace.outputs.shape[3]}
     sizes |= launcher.options(warps=many, first=first)
     if workspace.alone:
-        attention.attend_alone[(len(projected), heads, workspace.parts)](
-            *tensors, *left, width**-0.5, capacity, **sizes
-        )
+        attention.attend_alone[(len(projected), heads, workspace.parts)](*tensors, *left, scale, capacity, **sizes)
     else:
         sizes |= {"BLOCK_S": next_power_of_two(heads // kv_heads), "BLOCK_H": workspace.outputs.shape[2]}
-        attention.attend[(len(projected), kv_heads, workspace.parts)](*tensors, *left, width**-0.5, capacity, **sizes)
+        attention.attend[(len(projected), kv_heads, workspace.parts)](*tensors, *left, scale, capacity, **sizes)
     return out
 
 

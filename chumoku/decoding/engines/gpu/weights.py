@@ -46,13 +46,24 @@ class Norm(NamedTuple):
     epsilon: float
 
 
+class SublayerNorms(NamedTuple):
+    """Of a sublayer f: x ← sum(x + output(f(input(x)))), where some are None."""
+
+    input: Norm | None = None
+    output: Norm | None = None
+    sum: Norm | None = None
+
+
 class Layer(NamedTuple):
-    attention_norm: Norm
+    attention_norms: SublayerNorms
     projection: Matrix
+    query_norm: Norm | None
+    key_norm: Norm | None
     output: Matrix
-    feedforward_norm: Norm
+    feedforward_norms: SublayerNorms
     up: Matrix
     down: Matrix
+    rotated: bool
 
 
 def unsupported(model: nn.Module) -> str | None:
@@ -62,8 +73,6 @@ def unsupported(model: nn.Module) -> str | None:
     config = model.config
     if setting := find_unsupported("gpu", config):
         return f"it has {setting}"
-    if config.heads * config.key_width != config.width:
-        return f"it has head_width = {config.key_width}"
     if model.dtype not in DTYPES:
         return f"its dtype is {model.dtype}"
     if max(config.width, config.hidden) > WIDEST or config.key_width > WIDEST_HEAD:
@@ -84,27 +93,46 @@ def linears(block: nn.Module) -> list[nn.Module]:
 
 def read_norm(norm: nn.Module | None) -> Norm:
     if isinstance(norm, LayerNorm):
-        return Norm("layer", norm.gamma.detach(), norm.beta.detach(), norm.epsilon)
+        beta = torch.zeros_like(norm.gamma) if norm.beta is None else norm.beta
+        return Norm("layer", norm.gamma.detach(), beta.detach(), norm.epsilon)
     if isinstance(norm, RMSNorm):
-        return Norm("rms", norm.gamma.detach(), norm.gamma.detach(), norm.epsilon)
+        gamma = norm.factor().detach()
+        return Norm("rms", gamma, gamma, norm.epsilon)
     raise UsageError(f"There is no GPU kernel for {type(norm).__name__}.")
 
 
 def read_layers(model: DecoderModel) -> list[Layer]:
-    return [read_layer(block) for block in model.decoder.blocks if isinstance(block, Block)]
+    kinds = zip(model.decoder.blocks, model.decoder.layer_kinds, strict=True)
+    return [read_layer(block, rotated=rotated) for block, (_, rotated) in kinds if isinstance(block, Block)]
 
 
-def read_layer(block: Block) -> Layer:
+def read_norms(block: Block, sublayer: str) -> SublayerNorms:
+    own = getattr(block, f"{sublayer}_norm")
+    norm = read_norm(block.attention_norm if own is None else own)
+    match block.placement:
+        case "pre":
+            return SublayerNorms(input=norm)
+        case "post":
+            return SublayerNorms(sum=norm)
+        case "sandwich":
+            return SublayerNorms(input=norm, output=read_norm(getattr(block, f"{sublayer}_output_norm")))
+    raise UsageError(f"There is no GPU kernel for placement = '{block.placement}'.")
+
+
+def read_layer(block: Block, *, rotated: bool) -> Layer:
     attention, feed = block.attention, block.feedforward
     if not isinstance(feed, FeedForward):
         raise UsageError("There is no GPU kernel for experts.")
     return Layer(
-        read_norm(block.attention_norm),
+        read_norms(block, "attention"),
         matrix([attention.query, attention.key, attention.value]),
+        None if attention.query_norm is None else read_norm(attention.query_norm),
+        None if attention.key_norm is None else read_norm(attention.key_norm),
         matrix([attention.output]),
-        read_norm(block.feedforward_norm),
+        read_norms(block, "feedforward"),
         matrix([feed.up] if feed.gate is None else [feed.gate, feed.up]),
         matrix([feed.down]),
+        rotated,
     )
 
 
