@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from chumoku.data.batches import IGNORE, source_mask
 from chumoku.doctor.finding import Skip
 from chumoku.doctor.subject import Batch, Subject
+from chumoku.models.count import count
 from chumoku.models.model import Model, Output
 from chumoku.nn import masks
 from chumoku.nn.quantized import is_quantized
@@ -27,7 +28,7 @@ from chumoku.training.objectives import forward
 
 MAX_DOUBLE = 30_000_000  # models with more parameters are not converted to float64
 ROWS, LENGTH = 3, 24
-MANY, SHORT = 11, 8  # rows of many_rows, and their length for a large model
+MANY, SHORT = 11, 8  # rows of a small model, and the length of rows of a large one
 NEAR, LONGEST = 128, 4096
 WORK = 300_000_000  # multiplications that a long pass may take
 
@@ -128,15 +129,18 @@ def sample_batch(subject: Subject, rows: int = ROWS, length: int = LENGTH) -> Ba
 
 
 def count_parameters(model: Model) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+    """The weights of a model of this config; those of quantized matrices are no parameters of PyTorch."""
+    return count(model.config).parameters
 
 
 def many_rows(subject: Subject) -> Batch:
-    """MANY rows. If a batch of the corpus has fewer, they are repeated, each time rolled by one position."""
-    batch = sample_batch(subject, MANY, LENGTH if count_parameters(subject.require_model()) <= MAX_DOUBLE else SHORT)
+    """MANY rows, or ROWS short ones of a large model; if the corpus has fewer, rolled by one position each time."""
+    small = count_parameters(subject.require_model()) <= MAX_DOUBLE
+    wanted = MANY if small else ROWS
+    batch = sample_batch(subject, wanted, LENGTH if small else SHORT)
     rows = len(batch["labels"])
     return {
-        name: torch.stack([table[[number % rows]].roll(number // rows, -1)[0] for number in range(MANY)])
+        name: torch.stack([table[[number % rows]].roll(number // rows, -1)[0] for number in range(wanted)])
         for name, table in batch.items()
     }
 
