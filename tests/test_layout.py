@@ -17,8 +17,8 @@ RANKS = [
     {"weights", "lora", "decoding", "probe"},
     {"model_path", "save_model"},
     {"training", "evaluation", "pipeline", "inspect_prompt"},
-    {"lab", "doctor", "server", "search", "harness"},
-    {"hard_negatives"},
+    {"lab", "doctor", "server", "search"},
+    {"hard_negatives", "harness"},
     {"cli"},
 ]
 RANK = {package: rank for rank, packages in enumerate(RANKS) for package in packages}
