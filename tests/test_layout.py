@@ -18,7 +18,7 @@ RANKS = [
     {"model_path", "save_model"},
     {"training", "evaluation", "pipeline", "inspect_prompt"},
     {"lab", "doctor", "server", "search"},
-    {"hard_negatives"},
+    {"hard_negatives", "harness"},
     {"cli"},
 ]
 RANK = {package: rank for rank, packages in enumerate(RANKS) for package in packages}

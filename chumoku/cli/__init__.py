@@ -21,6 +21,7 @@ from chumoku.cli import (
     families,
     generate,
     lab,
+    lm_eval,
     look,
     mine,
     prepare,
@@ -46,6 +47,7 @@ app.command()(tokenize.tokenize)
 app.command()(prepare.prepare)
 app.command()(train.train)
 app.command()(evaluate.evaluate)
+app.command("lm-eval", context_settings=lm_eval.CONTEXT_SETTINGS)(lm_eval.lm_eval)
 app.command()(translate.translate)
 app.command()(generate.generate)
 app.command()(chat.chat)

@@ -23,6 +23,7 @@ from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.model import DecoderModel
+from chumoku.text.progress import Progress, silent
 from chumoku.text.tokenizer import Tokenizer
 
 ROWS = 256  # most prompts generated at a time …
@@ -92,14 +93,31 @@ def generate_texts(
         for prompt, options in zip(prompts, sampling_for_rows(sampling, len(prompts)), strict=True)
     ]
     streams = [TextStream(tokenizer, before=request.prompt, stop=stop) for request in requests]
-    pieces: list[list[str]] = [[] for _ in prompts]
-    scheduler = make_scheduler(model, requests, engine)
+    return run_requests(model, requests, streams, engine)
+
+
+def run_requests(
+    model: DecoderModel,
+    requests: Sequence[Request],
+    streams: Sequence[TextStream],
+    engine: Engine | None = None,
+    *,
+    progress: Progress = silent,
+) -> list[str]:
+    """The text of each request, decoded by its stream.
+
+    progress    called with the number of tokens generated so far
+    """
+    pieces: list[list[str]] = [[] for _ in requests]
+    scheduler, done = make_scheduler(model, requests, engine), 0
     while not scheduler.idle:
         for number, token in next_tokens(scheduler):
             if not streams[number].stopped:
                 pieces[number].append(streams[number].push(token))
                 if streams[number].stopped:
                     scheduler.cancel(number)
+            done += 1
+        progress("generating", done, unit="tokens")
     return ["".join([*shown, text.finish()]) for shown, text in zip(pieces, streams, strict=True)]
 
 

@@ -19,16 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import UsageError
+from chumoku.evaluation.token_scores import BATCH_TOKENS, score_labels
 from chumoku.models.model import DecoderModel, EncoderModel, Model
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent
 
 MASKED = 0.15  # share of tokens masked for an encoder
-ROWS_TOKENS = 1 << 13  # tokens of the windows of one batch
-AT_ONCE = 512  # rows of logits computed at a time
 
 
 @dataclass(frozen=True)
@@ -85,22 +83,9 @@ def _score_decoder(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) ->
     for inputs, labels, new in _windows(ids, model.config.context):
         if engine is None or engine.rows < len(inputs):
             engine = open_engine(model, rows=len(inputs), capacity=inputs.shape[1])
-        yield _window_loss(engine, inputs, labels, new), len(labels) * new
-
-
-def _window_loss(engine: Engine, inputs: Tensor, labels: Tensor, new: int) -> float:
-    """The sum of −log P of the last `new` labels of each row [rows, length]."""
-    engine.select_rows([])
-    engine.add_rows(len(inputs))
-    context, length = inputs.shape[1] - new, inputs.shape[1]
-    if context:
-        engine.prefill(inputs[:, :context].tolist())
-    total, step = 0.0, max(1, AT_ONCE // len(inputs))
-    for first in range(context, length, step):
-        part = slice(first, min(first + step, length))
-        logits = engine.extend(inputs[:, part].to(engine.device)).flatten(0, 1).float()
-        total += float(F.cross_entropy(logits, labels[:, part].flatten().to(engine.device), reduction="sum"))
-    return total
+        context = inputs.shape[1] - new
+        logprobs, _ = score_labels(engine, inputs[:, :context].tolist(), inputs[:, context:], labels[:, context:])
+        yield -float(logprobs.sum()), len(labels) * new
 
 
 def _windows(ids: list[int], context: int) -> Iterator[tuple[Tensor, Tensor, int]]:
@@ -114,7 +99,7 @@ def _windows(ids: list[int], context: int) -> Iterator[tuple[Tensor, Tensor, int
     row = torch.tensor(ids)
     yield row[None, :length], row[None, 1 : length + 1], length
     starts = list(range(step, len(ids) - length, step))
-    most = max(1, ROWS_TOKENS // length)
+    most = max(1, BATCH_TOKENS // length)
     for first in range(0, len(starts), most):
         places = torch.tensor(starts[first : first + most])[:, None] + torch.arange(length)
         yield row[places], row[places + 1], step

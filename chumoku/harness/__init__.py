@@ -1,0 +1,1 @@
+"""Models of chumoku for the evaluation programs of others."""
