@@ -74,4 +74,5 @@ class MtebEncoder:
 
 
 def _directions(vectors: Any) -> Tensor:
-    return F.normalize(torch.atleast_2d(torch.as_tensor(vectors)).float(), dim=-1)
+    found = torch.as_tensor(vectors).float()
+    return F.normalize(found if found.ndim == 2 else found[None], dim=-1)
