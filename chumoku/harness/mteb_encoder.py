@@ -74,4 +74,6 @@ class MtebEncoder:
 
 
 def _directions(vectors: Any) -> Tensor:
-    return F.normalize(torch.atleast_2d(torch.as_tensor(vectors)).float(), dim=-1)
+    """Vectors [n, D], or one [D], as n of length 1."""
+    table = torch.as_tensor(vectors).float()
+    return F.normalize(table.reshape(-1, table.shape[-1]), dim=-1)
