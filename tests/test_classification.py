@@ -355,7 +355,7 @@ def test_scores_are_their_formulas() -> None:
     found = {name: (one.precision, one.recall, one.f1) for name, one in score.classes.items()}
     assert found == {"a": (2 / 3, 2 / 3, 2 / 3), "b": (0.5, 0.5, 0.5), "c": (0.0, 0.0, 0.0)}
     assert score.macro_f1 == pytest.approx((2 / 3 + 1 / 2) / 3)
-    assert score.accuracy_interval == pytest.approx((18.76, 81.24), abs=0.01)  # Wilson, 3 of 6
+    assert score.accuracy_interval == pytest.approx((0.1876, 0.8124), abs=1e-4)  # Wilson, 3 of 6
     assert score.entity_f1 is None
 
 

@@ -160,8 +160,10 @@ def test_the_prefix_of_the_tokenizer_is_added_once(ours: Any, monkeypatch: pytes
 
 
 def test_wrong_use_is_a_sentence(ours: Any, harness: Any, folder: Path) -> None:
-    with pytest.raises(ChumokuError, match=r"has no argument 'precison'\. Did you mean precision"):
+    with pytest.raises(ChumokuError, match=r"no argument 'precison' in --model_args\. Did you mean precision"):
         harness.registered["chumoku"](path=str(folder), precison="int8")
+    with pytest.raises(ChumokuError, match="--model_args path=MODEL"):
+        harness.registered["chumoku"]()
     with pytest.raises(ChumokuError, match="kind 'decoder'"):
         harness.registered["chumoku"](path="ja-en")
     with pytest.raises(ChumokuError, match="up to 67 tokens, but this model reads 67 at most"):
@@ -172,6 +174,17 @@ def test_wrong_use_is_a_sentence(ours: Any, harness: Any, folder: Path) -> None:
         ours.loglikelihood(requests(("a", "b" * 71)))
     with pytest.raises(ChumokuError, match="no chat template"):
         ours.apply_chat_template([{"role": "user", "content": "Hello"}])
+
+
+def test_the_default_device_of_the_harness(
+    harness: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = harness.registered["chumoku"](path=str(folder), device="cuda:0")
+    assert model._model.device.type == "cpu"
+    assert "finds no GPU (cuda:0); the model runs on the CPU" in capsys.readouterr().err
+    with pytest.raises(ChumokuError, match="no device 'cuda:1'"):
+        harness.registered["chumoku"](path=str(folder), device="cuda:1")
 
 
 def test_without_the_harness_the_command_says_what_to_install(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

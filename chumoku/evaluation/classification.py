@@ -36,7 +36,7 @@ class ClassScore:
 @dataclass(frozen=True)
 class ClassificationScore:
     accuracy: float
-    accuracy_interval: tuple[float, float]  # 95 %, in percent
+    accuracy_interval: tuple[float, float]  # 95 %
     macro_f1: float
     count: int
     classes: dict[str, ClassScore]
@@ -112,11 +112,11 @@ def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 
 
 def wilson_interval(hits: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share, in percent."""
+    """The 95 % interval of a share."""
     share, spread = hits / count, Z * Z / count
     middle = (share + spread / 2) / (1 + spread)
     half = math.sqrt(share * (1 - share) * spread + spread * spread / 4) / (1 + spread)
-    return 100 * max(0.0, middle - half), 100 * min(1.0, middle + half)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _ratio(part: Any, whole: Any) -> float:

@@ -12,26 +12,29 @@ numbers for the same weights. Log probabilities come from `evaluation.token_scor
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lm_eval.models  # noqa: F401 - registers the harness's own models, which it only does while it has no other
+import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from rich.console import Console
 
-from chumoku.decoding.arguments import check_arguments
 from chumoku.decoding.generate import run_requests
 from chumoku.decoding.requests import Request
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.stop_strings import TextStream
-from chumoku.errors import LengthError, UsageError
+from chumoku.errors import LengthError, UnknownArgumentError, UsageError, did_you_mean
 from chumoku.evaluation.token_scores import score_continuations
 from chumoku.models.model import DecoderModel
 from chumoku.pipeline import load
 from chumoku.text.progress import ShowProgress
 
+ARGUMENTS = ("path", "precision", "adapter", "context")
+HARNESS_DEVICE = "cuda:0"  # which the harness gives if the user gives none
 MAX_NEW_TOKENS = 256  # if a task does not say
 LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # the harness's names; first wins
 SAMPLING = ("top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -42,14 +45,14 @@ class ChumokuLM(TemplateLM):  # type: ignore[misc]
     """A decoder for lm-evaluation-harness.
 
     path, precision, adapter, context    the arguments of `chumoku.load`
-    device                               cpu or cuda
+    device                               cpu or cuda; cuda:0, the harness's default, means the CPU where there is no GPU
     batch_size, max_batch_size           given by the harness and not used: batches are as large as their tokens allow
     """
 
     def __init__(
         self,
         *,
-        path: str,
+        path: str | None = None,
         precision: str | None = None,
         adapter: str | None = None,
         context: int | None = None,
@@ -59,7 +62,14 @@ class ChumokuLM(TemplateLM):  # type: ignore[misc]
         **unknown: Any,
     ) -> None:
         super().__init__()
-        check_arguments(self.__init__, unknown)  # type: ignore[misc]
+        for name in unknown:
+            hint = did_you_mean(name, ARGUMENTS, f"It takes {', '.join(ARGUMENTS)}.")
+            raise UnknownArgumentError(f"The model chumoku has no argument '{name}' in --model_args. {hint}")
+        if path is None:
+            raise UsageError("Say which model to score, with: --model_args path=MODEL.")
+        if device == HARNESS_DEVICE and not torch.cuda.is_available():
+            print(f"PyTorch finds no GPU ({device}); the model runs on the CPU.", file=sys.stderr)
+            device = "cpu"
         pipeline = load(str(path), device=device, precision=precision, adapter=adapter, context=context)
         if not isinstance(pipeline.model, DecoderModel) or not pipeline.config.predicts_tokens:
             raise UsageError(f"{path} is not a language model. lm_eval needs a model of kind 'decoder' without labels.")

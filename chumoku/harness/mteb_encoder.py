@@ -74,5 +74,6 @@ class MtebEncoder:
 
 
 def _directions(vectors: Any) -> Tensor:
-    found = torch.as_tensor(vectors).float()
-    return F.normalize(found if found.ndim == 2 else found[None], dim=-1)
+    """Vectors [n, D], or one [D], as n of length 1."""
+    table = torch.as_tensor(vectors).float()
+    return F.normalize(table.reshape(-1, table.shape[-1]), dim=-1)
