@@ -102,3 +102,19 @@ def test_train_command_stops_unless_unexamined(ways: list[str], subjects: Subjec
     assert finished.code == (0 if ways else 1), finished.out + finished.err
     assert "Traceback" not in finished.err
     assert (tmp_path / "run" / "last").exists() == bool(ways)
+
+
+def test_only_the_data_of_a_large_model_is_checked(
+    subjects: Subjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chumoku.doctor.runner.QUICK_PARAMETERS", 1000)
+
+    def leaking(data: TrainingData, model: Model) -> None:
+        assert isinstance(model, DecoderModel)
+        model.decoder.causal = False
+        check_before_training(data, model, console)
+        model.decoder.causal = True
+
+    console = Console(file=io.StringIO(), width=200)
+    chumoku.train(read_recipe(recipe_in(subjects, tmp_path / "run")), console=QUIET, examine=leaking)
+    assert "The doctor checks only the data: this model is large." in console.file.getvalue()  # type: ignore[attr-defined]

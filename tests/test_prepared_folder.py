@@ -9,7 +9,7 @@ import pytest
 import chumoku
 from chumoku.cli.prepare import prepare as prepare_command
 from chumoku.data import grammar
-from chumoku.errors import ConfigError, CorpusError, DamagedError
+from chumoku.errors import ConfigError, CorpusError, DamagedError, UsageError
 from chumoku.training.datasets import prepare
 from chumoku.training.plan import plan
 from chumoku.training.recipe import load_recipe, read_recipe
@@ -114,3 +114,20 @@ def test_init_on_the_command_line_replaces_model_and_tokenizer(tmp_path: Path) -
     both["model"] = {**both["model"], "init": str(tmp_path / "model")}
     with pytest.raises(ConfigError, match=r"model\.init sets the config"):
         read_recipe(both)
+
+
+def test_a_run_is_a_model_to_start_from(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    chumoku.train(recipe_for("text", out, prepared=str(folder / "text")))
+    recipe = load_recipe("shakespeare-cpu", [f"model.init={out}"])
+    assert recipe.init == str(out / "last")
+    assert recipe.config() == chumoku.load(out).config
+
+
+def test_a_wrong_name_of_a_recipe_is_answered_with_the_right_one() -> None:
+    with pytest.raises(UsageError, match=r"There is no recipe shakespear-cpu: .* Did you mean shakespeare-cpu\?"):
+        load_recipe("shakespear-cpu")
+    with pytest.raises(UsageError, match=r"Built-in recipes: chat-lora, demo, .*"):
+        load_recipe("nothing-like-it")
+    with pytest.raises(ConfigError, match=r"there is no such table\. Did you mean train\?"):
+        load_recipe("shakespeare-cpu", ["trian.steps=3"])

@@ -129,7 +129,7 @@ def test_a_vocabulary_follows_from_the_tokenizer_unless_it_is_given() -> None:
 def test_key_value_words_override_a_recipe() -> None:
     recipe = load_recipe("demo", ["model.position=relative", "train.steps=770"])
     assert (recipe.config().position, recipe.train.steps) == ("relative", 770)
-    with pytest.raises(UsageError, match="could not be read"):
+    with pytest.raises(UsageError, match="There is no recipe no-such-recipe"):
         load_recipe("no-such-recipe")
 
 

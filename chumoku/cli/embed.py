@@ -46,7 +46,7 @@ def embed(
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON, with the vectors.")] = False,
 ) -> None:
-    """Compare texts by the cosine similarity of their vectors; 1 means the same direction."""
+    """Compare texts by the cosine similarity of their vectors (1: the same direction), or build an index of them."""
     quiet_pipe()
     if index is not None:
         if prompt is not None or adapter is not None or precision is not None or as_json:

@@ -49,7 +49,9 @@ def evaluate(
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures).
+    """Score a model: on a text, translations, labels or sentence vectors.
+
+    A language model gets perplexity and bits per byte, translations BLEU and chrF, with signatures.
 
     Of an encoder and a table, scores the vectors: recall@k and nDCG of queries and their documents (columns 0,1), or
     the rank correlation with human similarity scores (columns 0,1,2). A model with classes or tags is scored on texts
@@ -107,7 +109,8 @@ def show(found: dict[str, Any]) -> None:
         if key in changed:
             print(f"{name} {value:>12,.4f} {stored[key]:>12,.4f} {changed[key]:>+12,.4f}")
         elif isinstance(value, tuple):
-            print(f"{name} {value[0]:,.1f} to {value[1]:,.1f} (95 %)")
+            digits = 4 if key == "accuracy_interval" else 1  # as many as its score
+            print(f"{name} {value[0]:,.{digits}f} to {value[1]:,.{digits}f} (95 %)")
         elif value is not None:
             print(f"{name} {f'{value:,.4f}' if isinstance(value, float) else value}")
 

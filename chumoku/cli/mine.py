@@ -19,7 +19,10 @@ def mine(
     columns: Annotated[str, typer.Option(help="Anchor and positive column, by number (from 0) or name.")] = "0,1",
     negatives: Annotated[int, typer.Option(min=1, max=50, help="Negatives of each pair.")] = 1,
     margin: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="A negative's cosine is below the positive's by at least this.")
+        float,
+        typer.Option(
+            min=0.0, max=0.99, help="A negative's cosine is below the positive's by at least this share of it."
+        ),
     ] = 0.05,
     device: Device = "cpu",
 ) -> None:

@@ -25,7 +25,10 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint in train.out.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Show settings, size, memory, time and, for chats, a sample; train nothing."),
+        typer.Option(
+            "--dry-run",
+            help="Show settings, size, memory, time and, for chats and preferences, a sample; train nothing.",
+        ),
     ] = False,
     unexamined: Annotated[bool, typer.Option("--unexamined", help="Skip the doctor's quick checks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; messages go to stderr.")] = False,
@@ -60,8 +63,10 @@ def train(
 
 def check_before_training(data: TrainingData, model: Model, console: Console) -> None:
     """Run the doctor's quick checks (a second or two) and print the findings; ChumokuError if something is broken."""
-    from chumoku.doctor import run_quick_checks
+    from chumoku.doctor import is_quickly_checked, run_quick_checks
 
+    if not is_quickly_checked(model):
+        console.print("The doctor checks only the data: this model is large. `chumoku doctor` checks the model too.")
     with console.status("The doctor checks the model and the corpus …"):
         findings = run_quick_checks(data, model)
     for one in findings:

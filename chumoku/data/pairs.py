@@ -223,7 +223,7 @@ def _parquet(path: Path, name: str, stream: ByteStream, columns: Columns) -> Ite
 
 def _column_names(name: str, columns: Columns) -> tuple[str, ...]:
     if any(isinstance(column, int) for column in columns):
-        raise UsageError(f"Columns of {name} have names. Use them, as in columns=('ja', 'en').")
+        raise UsageError(f"Columns of {name} have names. Use them, for example ja and en.")
     return tuple(map(str, columns))
 
 

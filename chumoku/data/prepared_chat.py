@@ -147,7 +147,10 @@ def describe_report(folder: Path, what: str) -> tuple[str, ...]:
     lines = [f"{kept}, of {found['read']:,} read."]
     if found["cut"]:
         lines.append(f"{found['cut']:,} of them were cut: their last turns do not fit train.sequence_length.")
-    lines += [f"{times:,} were dropped: {reason}." for reason, times in found["dropped"].items()]
+    for reason, times in found["dropped"].items():
+        first = found["examples"].get(reason, [])[:1]
+        where = f", first at {first[0]['file']}:{first[0]['line']}" if first else ""
+        lines.append(f"{times:,} dropped ({reason}){where}.")
     return tuple(lines)
 
 

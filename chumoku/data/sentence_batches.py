@@ -29,8 +29,9 @@ class SentenceBatches:
     def __init__(self, sentences: Sentences, *, rows: int, pad: int = 0, seed: int = 0) -> None:
         if len(sentences) < max(2, rows):
             raise CorpusError(
-                f"There are {len(sentences):,} rows in this part, but a batch needs {max(2, rows):,}: each row needs "
-                "others as negatives. Give more text, a smaller train.batch_size, or a larger data.validation_share."
+                f"There are {len(sentences):,} rows in this part of the data, but a batch needs {max(2, rows):,}: each "
+                "row needs others as negatives. Give more rows, a smaller train.batch_size, or a larger "
+                "data.validation_share; rows that are all similar stay in one part, so give data.validation_files then."
             )
         self.sentences, self.rows, self.pad, self.seed = sentences, rows, pad, seed
         self.lengths = np.max([side.lengths for side in sentences.sides.values()], axis=0)

@@ -40,10 +40,12 @@ from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.open_subject import subject_from_data
 from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError
+from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.training.datasets import TrainingData
 
 QUICK_TOKENS = 100_000  # corpus tokens that the cheap checks read
+QUICK_PARAMETERS = 50_000_000  # of a model on a CPU whose passes the quick checks may run
 CHECKS: tuple[Check, ...] = (
     checkpoint.CHECK,
     numbers.CHECK,
@@ -138,6 +140,16 @@ def run_check(check: Check, subject: Subject) -> tuple[list[Finding], str | None
 
 
 def run_quick_checks(data: TrainingData, model: Model) -> list[Finding]:
-    """Run the cheap checks before training. The model and all random states stay unchanged."""
-    subject = replace(subject_from_data(data, max_tokens=QUICK_TOKENS), model=model)
-    return examine(subject, checks=[check for check in CHECKS if check.cheap]).findings
+    """Run the cheap checks before training; of a large model on a CPU, only those of the data.
+
+    The model and all random states stay unchanged.
+    """
+    small = is_quickly_checked(model)
+    subject = replace(subject_from_data(data, max_tokens=QUICK_TOKENS), model=model if small else None)
+    checks = [check for check in CHECKS if check.cheap and (small or not check.needs_model)]
+    return examine(subject, checks=checks).findings
+
+
+def is_quickly_checked(model: Model) -> bool:
+    """Whether checking the model itself takes seconds: one pass of a large model takes that long on a CPU."""
+    return model.device.type != "cpu" or count(model.config).parameters <= QUICK_PARAMETERS

@@ -25,8 +25,8 @@ def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Pa
         axis.set_xticks(range(len(names)), list(map(axis_label, names)))
         rotate_labels(axis, names)
         axis.set_yticks(range(len(names)), list(map(axis_label, names)))
-        axis.set_xlabel("predicted")
-        axis.set_ylabel("right")
+        axis.set_xlabel("predicted label")
+        axis.set_ylabel("true label")
         left_out = f", the {len(names)} most frequent of {len(labels)} labels" if len(names) < len(labels) else ""
         axis.set_title(f"{title}{left_out}", fontsize=10)
         hide_spines(axis)

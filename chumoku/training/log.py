@@ -94,7 +94,7 @@ class Log:
         self.peak_speed = max(self.peak_speed, speed)
         values |= {"tokens_per_second": speed, "peak_share": speed / self.peak_speed}
         self._write({"step": state.step, **values})
-        speed_text = f"{speed:,.0f} {self.unit}/s · {values['peak_share']:.0%} of peak"
+        speed_text = f"{format_speed(speed)} {self.unit}/s · {values['peak_share']:.0%} of peak"
         shown = f"loss {loss:.4f} · {speed_text} · learning rate {rate:.1e}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
@@ -159,6 +159,11 @@ def measure_matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
             if seconds > SLOW_PRODUCT and device.type == "cpu":  # a GPU's first product waits for its libraries
                 return best
     return best
+
+
+def format_speed(speed: float) -> str:
+    """A number of tokens per second for people: 7,203 or 0.14."""
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
 
 
 def synchronize(device: torch.device) -> None:

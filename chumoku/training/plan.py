@@ -32,7 +32,7 @@ from chumoku.training.checkpoint import disk_needed
 from chumoku.training.datasets.chat import first_sample
 from chumoku.training.datasets.preferences import first_pair
 from chumoku.training.distributed import World, choose_device, wrap
-from chumoku.training.log import measure_matmul_flops, synchronize
+from chumoku.training.log import format_speed, measure_matmul_flops, synchronize
 from chumoku.training.objectives import default_objective, make_objective
 from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
@@ -85,7 +85,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "memory_activations": counted.activation_bytes,
         "disk": disk_needed(trained, recipe),
         "tokens_timed": timed * length if seconds.measured else 0,
-        "tokens_per_second": round(tokens / step_seconds),
+        "tokens_per_second": round(tokens / step_seconds, 3),
         "seconds": round(recipe.train.steps * step_seconds),
         "out": recipe.train.out,
         "out_exists": (Path(recipe.train.out) / "checkpoints").is_dir(),
@@ -207,7 +207,7 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         f"\n{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
         + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
         + f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data.\n"
-        f"{found['tokens_a_step']:,} tokens per step, {found['tokens_per_second']:,} tokens per second on "
+        f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second on "
         f"{found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
         f"{pluralize(recipe.train.steps, 'step')} ({_timing_source(found)}"
         f"{', without torch.compile' if recipe.train.compile else ''}).\n"

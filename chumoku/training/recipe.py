@@ -27,7 +27,8 @@ from chumoku.config import (
     rename_former_keys,
     settings_to_dict,
 )
-from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
+from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError, did_you_mean
+from chumoku.model_path import resolve_run
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.models.sentence_encoder import sentence_encoder_keys
@@ -89,8 +90,9 @@ class Recipe:
 
     @property
     def init(self) -> str | None:
-        """The name of the model to start from; None to train from scratch."""
-        return self.model.get("init")
+        """The name of the model to start from (of a run, its last/); None to train from scratch."""
+        name = self.model.get("init")
+        return None if name is None else str(resolve_run(name))
 
     def config(
         self,
@@ -185,6 +187,10 @@ def read_tables(path: Path | str) -> dict[str, Any]:
         return _tables_of_run(place)
     if not place.suffix and not place.exists() and shipped.exists():
         place = shipped
+    if not place.suffix and not place.exists():
+        names = sorted(path.stem for path in BUILT_IN.glob("*.toml"))
+        suggestion = did_you_mean(place.name, names, f"Built-in recipes: {', '.join(names)}.")
+        raise UsageError(f"There is no recipe {place}: no file, run or built-in recipe has this name. {suggestion}")
     return load_toml(place)
 
 
@@ -249,7 +255,8 @@ def _with_prepared_tokenizer(values: Mapping[str, Any]) -> Mapping[str, Any]:
 def _find_table_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     for name, table in values.items():
         if name not in ("model", *TABLES):
-            yield Problem(name, f"there is no such table; a recipe has {', '.join(('model', *TABLES))}.")
+            suggestion = did_you_mean(name, ("model", *TABLES), f"A recipe has {', '.join(('model', *TABLES))}.")
+            yield Problem(name, f"there is no such table. {suggestion}")
         elif not isinstance(table, Mapping):
             yield Problem(name, "this is a single value, but a table of keys is needed.")
     model, data = values.get("model"), values.get("data")
@@ -296,7 +303,7 @@ def config_from_init(
 
     if not isinstance(init, str) or not init:
         raise ConfigError([Problem("model.init", "give the name of a model: a folder, a file, or hf:owner/name.")])
-    config = read_model_config(init)
+    config = read_model_config(resolve_run(init))
     found = settings_to_dict(config)
     if data_kind == "sentences":
         found = sentence_encoder_keys(config, found)
