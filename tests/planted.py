@@ -253,8 +253,10 @@ def replace_rule(stack: Stack, change: Callable[[int, int], Tensor | None]) -> N
     """Replace the causal rule by what `change` returns for the number of queries and of keys, unless it is None."""
     usual = stack.attention_context
 
-    def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
-        context, rule = usual(positions, end, **rest), change(positions.shape[-1], end)
+    def attention_context(positions: Tensor, *, cache: Cache | None, **rest: Any) -> AttentionContext:
+        new = positions.shape[-1]
+        keys = positions if cache is None else cache.key_positions(new, local=rest.get("local", True))
+        context, rule = usual(positions, cache=cache, **rest), change(new, keys.shape[-1])
         if not context.causal or rule is None:
             return context
         return context._replace(causal=False, mask=rule if context.mask is None else context.mask & rule)
@@ -332,7 +334,7 @@ statistics_of_the_batch = change_model("encoder", use_statistics_of_the_batch, n
 
 def ignore_source_mask(model: Any) -> None:
     usual = model.encoder.attention_context
-    model.encoder.attention_context = lambda positions, end, **rest: usual(positions, end, **{**rest, "mask": None})
+    model.encoder.attention_context = lambda positions, **rest: usual(positions, **{**rest, "mask": None})
 
 
 source_mask_ignored = change_model("encoder-decoder", ignore_source_mask)

@@ -651,10 +651,11 @@ COMPUTED_BY_THE_NATIVE_ENGINE = {
     *("relative_clip", "relative_buckets", "relative_max_distance", "full_attention_every", "full_attention_first"),
 }
 WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}
+WITH_LABELS = {"classifier_activation"}
 NO_EFFECT_WITHOUT_ANOTHER = {
-    "native": WITH_EXPERTS,
+    "native": WITH_EXPERTS | WITH_LABELS,
     "gpu": {
-        *(*WITH_EXPERTS, "relative_clip", "relative_buckets", "relative_max_distance"),
+        *(*WITH_EXPERTS, *WITH_LABELS, "relative_clip", "relative_buckets", "relative_max_distance"),
         *("full_attention_every", "full_attention_first"),
     },
 }

@@ -74,7 +74,9 @@ def test_invalid_limit_is_refused(limit: Any, tmp_path: Path) -> None:
 
 
 def test_other_model_kinds_have_no_limit(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="max_seq_length: max_seq_length is only for kind = 'encoder'"):
+    with pytest.raises(
+        UsageError, match="max_seq_length is for encoders and models with labels, not for kind = 'decoder'"
+    ):
         make_bundle(tmp_path / "decoder", "decoder", max_seq_length=7)
     with pytest.raises(UsageError, match="67 tokens are more than context = 61"):
         make_bundle(tmp_path / "encoder", "encoder", max_seq_length=67)

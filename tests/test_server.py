@@ -268,7 +268,7 @@ def test_large_responses_are_encoded_in_a_reader(server: Serving, monkeypatch: p
         return response(*arguments, **options)
 
     monkeypatch.setattr(ResponseFormatter, "response", record_thread)
-    request = {"model": "writer", "prompt": ["a", "猫"], "max_tokens": 60, "seed": 3, "logprobs": 20}
+    request = {"model": "writer", "prompt": ["a", "猫"], "max_tokens": 60, "min_tokens": 60, "seed": 3, "logprobs": 20}
     large = server.post("/v1/completions", **request).json()
     monkeypatch.setattr("chumoku.server.openai.routes.LARGE", 1 << 30)
     small = server.post("/v1/completions", **request).json()
