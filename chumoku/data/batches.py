@@ -10,7 +10,7 @@ batches as a single process. Labels of -100 are ignored by the loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -111,7 +111,7 @@ class WindowBatches:
         return self.shards.document_numbers(start, start + self.length + 1)
 
 
-def check_index(batches: Batches, index: int) -> None:
+def check_index(batches: Sized, index: int) -> None:
     if not 0 <= index < len(batches):
         raise UsageError(
             f"There is no batch {index}: an epoch has {len(batches):,} batches, counted from 0. Did the corpus or the "

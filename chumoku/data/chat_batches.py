@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chumoku.data.batches import ALL, IGNORE, Share, check_index, positions_within
-from chumoku.data.order import Indices, Permutation
+from chumoku.data.batches import ALL, IGNORE, Share, positions_within
 from chumoku.data.prepared_chat import ChatSamples
+from chumoku.data.shuffled_rows import ShuffledRows
 from chumoku.errors import CorpusError, UsageError
 
 
-class ChatBatches:
+class ChatBatches(ShuffledRows):
     """Up to `rows` rows of up to `length` tokens; the batches of an epoch differ by at most one row."""
 
     def __init__(self, conversations: ChatSamples, *, length: int, rows: int, seed: int = 0, pad: int = 0) -> None:
@@ -30,31 +30,16 @@ class ChatBatches:
             raise UsageError(f"A batch has {rows} rows of {length} tokens; both must be 1 or more.")
         if not len(conversations):
             raise CorpusError("There are no conversations in this part. Give more of them, or a larger share.")
-        self.conversations, self.seed, self.pad = conversations, seed, pad
+        self.conversations, self.pad = conversations, pad
         lengths = conversations.tokens.lengths
         self.packed = pack(lengths.tolist(), length)
         self.width = max(int(lengths[row].sum()) for row in self.packed)
-        count = -(-len(self.packed) // rows)
-        self._starts = np.arange(count + 1) * len(self.packed) // count
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    @property
-    def fewest_rows(self) -> int:
-        """The number of rows in the smallest batch: the most processes that can share a batch."""
-        return int(np.diff(self._starts).min())
+        super().__init__(len(self.packed), rows=rows, seed=seed)
 
     @property
     def padding(self) -> float:
         """The fraction of padding among all positions."""
         return 1 - int(self.conversations.tokens.lengths.sum()) / (len(self.packed) * self.width)
-
-    def samples(self, epoch: int, index: int) -> Indices:
-        """The numbers of the rows."""
-        check_index(self, index)
-        positions = np.arange(self._starts[index], self._starts[index + 1])
-        return Permutation(len(self.packed), seed=self.seed, epoch=epoch)(positions)
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
         samples = share.select(self.samples(epoch, index))

@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chumoku.data.batches import ALL, IGNORE, Share, check_index
-from chumoku.data.order import Indices, Permutation
+from chumoku.data.batches import ALL, IGNORE, Share
+from chumoku.data.order import Indices
 from chumoku.data.preferences import PreferencePairs
+from chumoku.data.shuffled_rows import ShuffledRows
 from chumoku.errors import CorpusError, UsageError
 
 
-class PreferenceBatches:
+class PreferenceBatches(ShuffledRows):
     """Up to `rows` pairs; the batches of an epoch differ by at most one pair.
 
     reference   [pairs, 2]: the log-probabilities of both answers under the reference model
@@ -37,27 +38,13 @@ class PreferenceBatches:
             raise UsageError(f"A batch has {rows} pairs; it must have 1 or more.")
         if not len(pairs):
             raise CorpusError("There are no preferences in this part. Give more of them, or a larger share.")
-        self.pairs, self.seed, self.pad, self.reference = pairs, seed, pad, reference
-        count = -(-len(pairs) // rows)
-        self._starts = np.arange(count + 1) * len(pairs) // count
-
-    def __len__(self) -> int:
-        return len(self._starts) - 1
-
-    @property
-    def fewest_rows(self) -> int:
-        """The number of pairs in the smallest batch: the most processes that can share a batch."""
-        return int(np.diff(self._starts).min())
+        super().__init__(len(pairs), rows=rows, seed=seed)
+        self.pairs, self.pad, self.reference = pairs, pad, reference
 
     @property
     def mean_length(self) -> float:
         """The mean number of tokens of a sequence."""
         return float(np.mean([side.tokens.lengths.mean() for side in (self.pairs.chosen, self.pairs.rejected)]))
-
-    def samples(self, epoch: int, index: int) -> Indices:
-        check_index(self, index)
-        positions = np.arange(self._starts[index], self._starts[index + 1])
-        return Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(positions)
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
         return self.tables(share.select(self.samples(epoch, index)))

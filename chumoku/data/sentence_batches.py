@@ -1,7 +1,7 @@
 """Batches of sentences: `rows` random rows of similar length, with an anchor, a positive and perhaps a negative each.
 
     anchor, positive, negative                  [B, T] each, padded on the right
-    anchor_mask, positive_mask, negative_mask   [B, T], False for padding; left out if there is none
+    anchor_mask, positive_mask, negative_mask   [B, T], False for padding; absent if no row has padding
     group [B], negative_group [B]               rows of one group are not each other's negatives
     terms [B]                                   1 for each row: the terms of the loss
 

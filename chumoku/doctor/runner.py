@@ -144,10 +144,10 @@ def run_quick_checks(data: TrainingData, model: Model) -> list[Finding]:
 
     The model and all random states stay unchanged.
     """
-    small = is_quickly_checked(model)
-    subject = replace(subject_from_data(data, max_tokens=QUICK_TOKENS), model=model if small else None)
-    checks = [check for check in CHECKS if check.cheap and (small or not check.needs_model)]
-    return examine(subject, checks=checks).findings
+    subject = replace(
+        subject_from_data(data, max_tokens=QUICK_TOKENS), model=model if is_quickly_checked(model) else None
+    )
+    return examine(subject, checks=[check for check in CHECKS if check.cheap]).findings
 
 
 def is_quickly_checked(model: Model) -> bool:

@@ -184,14 +184,7 @@ def _train(
     if init is not None:
         config = init.config if recipe.init is None else recipe.config()
         count_trained_parameters(recipe, config)  # reports wrong LoRA targets before the corpus is prepared
-    if recipe.data.kind == "own" and init is not None:
-        data = own_training_data(init, parts.train_data, parts.validation_data)
-    elif world.main:
-        with ShowProgress(log.console) as progress:
-            data = prepare(recipe, tokenizers, progress)
-    world.barrier()
-    if not world.main and recipe.data.kind != "own":
-        data = prepare(recipe, tokenizers)
+    data = _prepare_data(recipe, world, log, parts, init, tokenizers)
     check_batch_share(data, world)
     for line in data.notes:
         log.info(line)
@@ -211,15 +204,7 @@ def _train(
         for line in find_changed_settings(folder / RECIPE_FILE, recipe) if resume else ():
             log.info(f"Changed since the last run: {line}.")
         (folder / RECIPE_FILE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
-    batches = (
-        "" if len(data.train) == UNKNOWN_LENGTH else f"{pluralize(len(data.train), 'batch', 'batches')} per epoch, "
-    )
-    log.info(
-        f"{data.config.kind}, {run.result.description}, on {world.device}"
-        f"{f' × {world.size}' if world.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
-        f"{batches}vocabulary {data.tokenizer.size:,}; "
-        f"runs {describe_mode()}."
-    )
+    log.info(_describe_run(run))
     log.open(run.state)
     ended = run.train()
     if run.stopped_by is None:
@@ -233,6 +218,30 @@ def _train(
         f"{ended[0].upper()}{ended[1:]} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}."
     )
     return TrainResult(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
+
+
+def _prepare_data(
+    recipe: Recipe, world: World, log: Log, parts: OwnParts, init: Bundle | None, tokenizers: Bundle | None
+) -> TrainingData:
+    """The data of the run. The main process prepares it; the others wait, then open what it wrote."""
+    if recipe.data.kind == "own" and init is not None:
+        return own_training_data(init, parts.train_data, parts.validation_data)
+    if world.main:
+        with ShowProgress(log.console) as progress:
+            data = prepare(recipe, tokenizers, progress)
+    world.barrier()
+    return data if world.main else prepare(recipe, tokenizers)
+
+
+def _describe_run(run: Run) -> str:
+    """The line before the first step: model, device, steps, data."""
+    data, world, batches = run.data, run.world, len(run.data.train)
+    epoch = "" if batches == UNKNOWN_LENGTH else f"{pluralize(batches, 'batch', 'batches')} per epoch, "
+    return (
+        f"{data.config.kind}, {run.result.description}, on {world.device}"
+        f"{f' × {world.size}' if world.size > 1 else ''}: steps {run.state.step + 1:,} to "
+        f"{run.recipe.train.steps:,}, {epoch}vocabulary {data.tokenizer.size:,}; runs {describe_mode()}."
+    )
 
 
 def build_run(

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.weights.bundle import verify_bundle
-from chumoku.weights.certificate import CERTIFICATE_FILE
 from chumoku.weights.checksums import MANIFEST, check_regular_file, read_manifest
 from chumoku.weights.formats.hub import DOWNLOAD_PATTERNS, import_hub
 
@@ -68,8 +67,6 @@ def files_to_push(folder: Path) -> dict[str, Path]:
     else:
         found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         names = {name for name in found if any(fnmatch(name, pattern) for pattern in DOWNLOAD_PATTERNS)}
-    if (folder / CERTIFICATE_FILE).exists():
-        names.add(CERTIFICATE_FILE)
     for name in NEEDED:
         if name not in names:
             raise UsageError(f"{folder} has no {name}, so it is not a model folder that can be published.")

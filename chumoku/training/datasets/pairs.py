@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from chumoku.data.split import split_pairs
 from chumoku.data.text_files import find_files
 from chumoku.errors import CorpusError
 from chumoku.models.config import ModelConfig
-from chumoku.text import load
+from chumoku.text import Tokenizer, load
 from chumoku.text.progress import Progress
 from chumoku.training.datasets.prepared_folder import find_prepared_pairs
 from chumoku.training.datasets.training_data import (
@@ -58,15 +58,8 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
     else:
         read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
         read_as["weights"] = data.weights
-        paths = find_files(as_list(files))
-        sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.has_target else {"tokenizer": (0, 1)}
-        tokenizers = [
-            load_or_train_tokenizer(
-                recipe, partial(texts, *which), paths, folder, read_as=read_as, side=name, progress=progress
-            )
-            for name, which in sides.items()
-        ]
-        source, target = tokenizers[0], tokenizers[-1]
+        training: dict[str, Any] = {"read_as": read_as, "progress": progress}
+        source, target = _load_or_train_tokenizers(recipe, texts, find_files(as_list(files)), folder, **training)
     own = padded_vocabulary(source.size, recipe) if source is not target else None
     config = recipe.config(padded_vocabulary(target.size, recipe), own)
     reading |= {"target_tokenizer": target, "both_directions": data.both_directions, "progress": progress}
@@ -94,6 +87,18 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         length=max(1, round(float(pairs.target.lengths.mean()))),
         fewest_rows=batches.fewest_rows,
     )
+
+
+def _load_or_train_tokenizers(
+    recipe: Recipe, texts: Callable[..., Iterator[str]], paths: list[Path], folder: Path, **training: Any
+) -> tuple[Tokenizer, Tokenizer]:
+    """The source and target tokenizers, which may be one; `texts(0, 1)` are the sentences of both sides."""
+    sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.has_target else {"tokenizer": (0, 1)}
+    tokenizers = [
+        load_or_train_tokenizer(recipe, partial(texts, *which), paths, folder, side=name, **training)
+        for name, which in sides.items()
+    ]
+    return tokenizers[0], tokenizers[-1]
 
 
 def _check_lengths(pairs: Pairs, config: ModelConfig) -> Pairs:
