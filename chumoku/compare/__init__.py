@@ -1,0 +1,1 @@
+"""Compare choices of a recipe at equal cost, with paired seeds and intervals."""
