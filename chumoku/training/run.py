@@ -36,7 +36,7 @@ from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.distributed import World, distribute_like, join_world, wrap
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.log import METRICS, Log, measure_matmul_flops, read_metrics
-from chumoku.training.loop import Callback, Run
+from chumoku.training.loop import Callback, Run, TrainEvent
 from chumoku.training.objectives import make_objective
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
@@ -93,6 +93,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     examine: Examine | None = None,
+    data_folder: Path | None = None,
 ) -> TrainResult:
     """Train the model of a recipe: a TOML file, a built-in recipe's name, a run's folder, or nested mappings.
 
@@ -104,6 +105,7 @@ def train(
                        dicts (see `training.own_data`); they need `model`, whose tokenizer is saved with the result
     callbacks          functions that are called with a `TrainEvent` after each step and after each validation
     examine            called with the data and the model before the first step of a new run; may raise an error
+    data_folder        where tokenizer and tokens are stored, so that several runs can share them; default: train.out/data
 
         chumoku.train({"train": {"out": "runs/mine", "steps": 100}}, model=chumoku.Pipeline(model, tokenizer),
                       train_data=batches, validation_data=held_out, callbacks=[lambda event: print(event.loss)])
@@ -126,7 +128,7 @@ def train(
         stack.callback(log.close)
         stack.enter_context(plain(recipe.train.plain or plain_formulas()))
         stack.enter_context(fast_kernels(recipe.train.precision))
-        parts = OwnParts(model, train_data, validation_data, callbacks)
+        parts = OwnParts(model, train_data, validation_data, callbacks, data_folder)
         return _train(recipe, folder, world, log, parts, resume=resume, examine=examine)
 
 
@@ -149,6 +151,7 @@ class OwnParts(NamedTuple):
     train_data: Any
     validation_data: Any
     callbacks: Sequence[Callback]
+    data_folder: Path | None
 
 
 def _own_tables(
@@ -228,9 +231,9 @@ def _prepare_data(
         return own_training_data(init, parts.train_data, parts.validation_data)
     if world.main:
         with ShowProgress(log.console) as progress:
-            data = prepare(recipe, tokenizers, progress)
+            data = prepare(recipe, tokenizers, progress, folder=parts.data_folder)
     world.barrier()
-    return data if world.main else prepare(recipe, tokenizers)
+    return data if world.main else prepare(recipe, tokenizers, folder=parts.data_folder)
 
 
 def _describe_run(run: Run) -> str:
@@ -348,6 +351,7 @@ def write_result(run: Run, folder: Path) -> None:
         files.load_weights(run.result, files.average_weights(paths, run.result.tensors()))
         with run.evaluator.eval_mode():
             loss = run.evaluator.loss()
+            run.notify(TrainEvent(run.state.step, run.model, validation_loss=loss))
         if loss is not None:
             worse = run.state.best is not None and loss > run.state.best
             warning = f", worse than the best single one ({run.state.best:.4f}) in {folder / 'best'}" if worse else ""
