@@ -131,7 +131,9 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         )
         update = 0.0
         if recipe.optimizer.kind == "muon":
-            update = _muon_flops(_model(recipe, config, torch.device("meta"))) / measure_matmul_flops(device, torch.bfloat16)
+            update = _muon_flops(_model(recipe, config, torch.device("meta"))) / measure_matmul_flops(
+                device, torch.bfloat16
+            )
         if rows * length * token + update > LONGEST:
             return StepTime(token, update, measured=False)
     step = make_timed_step(recipe, config, device, rows=rows, length=length)

@@ -105,7 +105,7 @@ def train(
                        dicts (see `training.own_data`); they need `model`, whose tokenizer is saved with the result
     callbacks          functions that are called with a `TrainEvent` after each step and after each validation
     examine            called with the data and the model before the first step of a new run; may raise an error
-    data_folder        where tokenizer and tokens are stored, so that several runs can share them; default: train.out/data
+    data_folder        where tokenizer and tokens are stored; several runs can share it. Default: train.out/data
 
         chumoku.train({"train": {"out": "runs/mine", "steps": 100}}, model=chumoku.Pipeline(model, tokenizer),
                       train_data=batches, validation_data=held_out, callbacks=[lambda event: print(event.loss)])
