@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from chumoku import __version__
+import chumoku
 from chumoku.compare.metrics import score_model
 from chumoku.compare.results import RunResult
 from chumoku.errors import ChumokuError, DamagedError, DivergedError
@@ -55,7 +55,7 @@ class Job:
 
     @functools.cached_property
     def id(self) -> str:
-        settings = {"recipe": self.recipe, "corpus": self.corpus, "metric": self.metric, "version": __version__}
+        settings = {"recipe": self.recipe, "corpus": self.corpus, "metric": self.metric, "version": chumoku.__version__}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
 
     @property

@@ -105,14 +105,14 @@ class Rounds:
             self.add_seeds(active, done, more)
             done += more
             decision = decide(self.table("seeds"), planned_seeds=planned, confidence=self.options.confidence)
-            if decision.finished and done < planned:
+            if done == planned:
+                break
+            if decision.finished:
                 return self.table("decided")
             for name in [name for name in active if name not in decision.active]:
                 self.dropped[name] = done
                 self.report.info(f"{name} needs no more seeds after {pluralize(done, 'seed')}.")
             active = [name for name in active if name in decision.active]
-            if not active:
-                return self.table("decided")
         return self.table("seeds")
 
     def train(self, jobs: Sequence[Job]) -> Sequence[RunResult]:
