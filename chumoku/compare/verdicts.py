@@ -45,11 +45,16 @@ class PairVerdict:
     interval: (
         PairedInterval | None
     )  # of the difference; None if a run diverged, without spread, or before the first look
-    bootstrap: PairedInterval | None  # the same by another method, not corrected; for comparison only
     p_value: float  # sequential, adjusted by Holm
     wins: int  # seeds in which the first is better
     losses: int
     diverged: tuple[int, int]  # runs of the first and of the second, among the common seeds
+    differences: tuple[float, ...]  # of each common seed; infinite where one diverged, NaN where both did
+
+    @property
+    def bootstrap(self) -> PairedInterval | None:
+        """The bootstrap's interval of the mean difference at 95 %, not corrected for looks and pairs."""
+        return paired_bootstrap(self.differences, [0.0] * self.seeds) if self.interval else None
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,10 @@ class _Pair:
         return -math.inf in self.first + self.second
 
     @property
+    def differences(self) -> list[float]:
+        return [one - other for one, other in zip(self.first, self.second, strict=True)]
+
+    @property
     def wins(self) -> int:
         return sum(one > other for one, other in zip(self.first, self.second, strict=True))
 
@@ -141,8 +150,7 @@ class _Pair:
         """Whether Student's test applies: two seeds or more, no diverged run, differences that are not all equal."""
         if self.diverged or len(self.first) < 2:
             return False
-        differences = [one - other for one, other in zip(self.first, self.second, strict=True)]
-        return max(differences) - min(differences) > ROUNDING * max(map(abs, differences))
+        return max(self.differences) - min(self.differences) > ROUNDING * max(map(abs, self.differences))
 
     def p_value(self, planned: int) -> float:
         if self.has_spread:
@@ -168,11 +176,11 @@ class _Pair:
             verdict=verdict,
             seeds=seeds,
             interval=interval,
-            bootstrap=paired_bootstrap(self.first, self.second) if interval else None,
             p_value=test.adjusted,
             wins=self.wins,
             losses=self.losses,
             diverged=(counts[0], counts[1]),
+            differences=tuple(self.differences),
         )
 
 
