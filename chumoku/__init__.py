@@ -26,6 +26,7 @@ _HOME = {
     "TrainResult": "chumoku.training.run",
     "build_index": "chumoku.search",
     "open_index": "chumoku.search",
+    "compare_choices": "chumoku.compare.run",
     "convert": "chumoku.weights.convert",
     "push": "chumoku.weights.push",
     "train": "chumoku.training.run",
@@ -39,7 +40,20 @@ _HOME = {
     "ChumokuError": "chumoku.errors",
 }
 # Subpackages that `import chumoku` gives access to, as in chumoku.nn.Attention.
-_PACKAGES = ("data", "decoding", "errors", "evaluation", "lora", "models", "nn", "probe", "text", "training", "weights")
+_PACKAGES = (
+    "compare",
+    "data",
+    "decoding",
+    "errors",
+    "evaluation",
+    "lora",
+    "models",
+    "nn",
+    "probe",
+    "text",
+    "training",
+    "weights",
+)
 __all__ = [
     "Cache",
     "ChumokuError",
@@ -55,6 +69,7 @@ __all__ = [
     "attention_rollout",
     "build",
     "build_index",
+    "compare_choices",
     "convert",
     "count",
     "load",
@@ -70,6 +85,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from chumoku.compare.run import compare_choices
     from chumoku.decoding.sampling import SamplingOptions
     from chumoku.errors import ChumokuError
     from chumoku.models.build import build

@@ -66,9 +66,14 @@ def recipe(text: str) -> dict[str, Any]:
     }
 
 
-def compare(recipe: dict[str, Any], choices: list[str], out: Path, **changes: Any) -> Comparison:
-    arguments = {"decide": never_decided, "options": OPTIONS, "processes": 1, **changes}
-    return compare_choices(recipe, choices, out=out, **arguments)
+def compare(
+    recipe: dict[str, Any], choices: list[str], out: Path, decide: Any = never_decided, **changes: Any
+) -> Comparison:
+    arguments = {"options": OPTIONS, "processes": 1, **changes}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chumoku.compare.rounds.decide", decide)
+        patch.setattr("chumoku.compare.rounds.FIRST_LOOK", 1)
+        return compare_choices(recipe, choices, out=out, **arguments).comparison
 
 
 def values(comparison: Comparison) -> dict[str, list[float | None]]:

@@ -87,6 +87,7 @@ class Plan:
 class Request:
     """A comparison that was asked for and can be made: every arm is checked, and nothing is written yet."""
 
+    recipe: str  # its name, for people
     choices: Choices
     recipes: Mapping[str, Recipe]  # by the arm's name
     reference: Recipe | None  # whose cost all arms get; None: that of the first arm
@@ -112,7 +113,8 @@ def check_request(
         raise UsageError(f"train.steps cannot be compared with --equal {equal}, which decides the steps of each arm.")
     _check_losses(recipes, metric)
     files = choose_test_files(metric, next(iter(recipes.values())), test_files)
-    return Request(choices, recipes, read_reference(recipe, choices), equal, by, metric, tuple(files))
+    name = str(recipe) if isinstance(recipe, (str, Path)) else "recipe"
+    return Request(name, choices, recipes, read_reference(recipe, choices), equal, by, metric, tuple(files))
 
 
 def make_plan(request: Request, folder: Path, *, remote: bool, progress: Progress) -> Plan:

@@ -2,277 +2,114 @@
 
     plan → learning rate of each arm (seeds of their own) → rounds: one more seed for every arm that is still open
 
-After each round `decide` says which arms need more seeds. Decisions depend on results alone, in the order of the seeds,
-so a command that was killed and repeated gives the same answer. Only a budget depends on measured time: a round starts
-if the time of the last runs fits into what is left. Times are stored with the results, so a repeated command decides in
-the same way.
+All results are in one folder, where the same call continues: results/ (one file for each run), data/ (tokens and
+tokenizers), work/ (runs that are not finished) and log.txt.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 
 from chumoku.compare.arms import parse_choices
 from chumoku.compare.equal_cost import Adjust, Equal
+from chumoku.compare.estimate import choose_processes, describe_plan, runs_in_turn
 from chumoku.compare.jobs import Job
 from chumoku.compare.launchers import InTurn, Launcher, Processes, RayTasks, run_jobs
-from chumoku.compare.metrics import METRICS
-from chumoku.compare.plan import Plan, PlannedArm, check_request, make_plan
-from chumoku.compare.rates import search_rates
+from chumoku.compare.plan import Plan, Request, check_request, make_plan
 from chumoku.compare.report import Report
-from chumoku.compare.results import Arm, Comparison, RunResult
+from chumoku.compare.results import Comparison, RunResult
+from chumoku.compare.rounds import Options, Rounds
 from chumoku.compare.slurm import SlurmArrays
-from chumoku.errors import UsageError, pluralize
+from chumoku.compare.verdicts import Decision, decide
+from chumoku.errors import UsageError
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.plan import format_duration
 from chumoku.training.recipe import Recipe
 
 LauncherName = Literal["local", "ray", "slurm"]
-SEARCH_SEEDS = 1_000_000  # seeds of the learning-rate search start this much above those of the verdict
-MAX_SEEDS = 1000
 
 
-class Decision(Protocol):
-    @property
-    def active(self) -> tuple[str, ...]:
-        """Names of the arms that need more seeds."""
+class Compared(NamedTuple):
+    """What was measured, and what follows from it."""
 
-    @property
-    def finished(self) -> bool: ...
-
-
-Decide = Callable[..., Decision]  # decide(comparison, planned_seeds=…, confidence=…)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How choices are compared."""
-
-    seeds: int = 5  # most seeds of each arm
-    budget: float | None = None  # seconds of computation of all jobs together, search included
-    confidence: float = 0.95
-    rates: int = 3  # learning rates of the search; 1: no search
-    search_steps: float = 0.5  # share of the steps that the search trains for
-    seeds_per_round: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.seeds <= MAX_SEEDS:
-            raise UsageError(f"--seeds {self.seeds} is not from 1 to {MAX_SEEDS:,}.")
-        if self.rates not in (1, 3, 5, 7, 9):
-            raise UsageError(f"--rates {self.rates} is not 1, 3, 5, 7 or 9: as many below the recipe's as above it.")
-        if not 0 < self.search_steps <= 1:
-            raise UsageError(f"--search-steps {self.search_steps:g} is not a share above 0, up to 1.")
-        if self.budget is not None and not self.budget > 0:
-            raise UsageError("--budget must be more than 0 seconds.")
-        if not 0.5 <= self.confidence < 1:
-            raise UsageError(f"--confidence {self.confidence:g} is not from 0.5 to below 1.")
-
-
-@dataclass
-class Rounds:
-    """A comparison while it runs."""
-
-    plan: Plan
-    options: Options
-    run: Callable[[Sequence[Job]], Sequence[RunResult]]
-    report: Report
-    recipe: str
-    equal: Equal
-    seconds: float = 0.0
-    arms: dict[str, Arm] = field(default_factory=dict)
-    results: dict[str, list[RunResult]] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
-    expected: dict[str, float] = field(default_factory=dict)  # seconds of a run of each arm, by the search
-    notes: list[str] = field(default_factory=list)
-
-    def compare(self, decide: Decide) -> Comparison:
-        """Search the learning rates, then add seeds round by round until all is decided or the budget is spent."""
-        self.notes = list(self.plan.notes)
-        self.choose_rates()
-        self.results = {name: [] for name in self.arms}
-        active, done, planned = list(self.arms), 0, self.options.seeds
-        while done < planned:
-            more = min(self.options.seeds_per_round, planned - done)
-            if not self.fits_budget(active, more):
-                return self.table("budget")
-            self.add_seeds(active, done, more)
-            done += more
-            decision = decide(self.table("seeds"), planned_seeds=planned, confidence=self.options.confidence)
-            if done == planned:
-                break
-            if decision.finished:
-                return self.table("decided")
-            for name in [name for name in active if name not in decision.active]:
-                self.dropped[name] = done
-                self.report.info(f"{name} needs no more seeds after {pluralize(done, 'seed')}.")
-            active = [name for name in active if name in decision.active]
-        return self.table("seeds")
-
-    def train(self, jobs: Sequence[Job]) -> Sequence[RunResult]:
-        results = self.run(jobs)
-        unique = {job.id: result.seconds for job, result in zip(jobs, results, strict=True)}
-        self.seconds += sum(unique.values())
-        return results
-
-    def choose_rates(self) -> None:
-        """Give each arm its learning rate: that of the search, or its own if a choice sets it."""
-        by_name = {arm.name: arm for arm in self.plan.arms}
-        fixed = any("optimizer.learning_rate=" in one for arm in self.plan.arms for one in arm.name.split())
-        count = 1 if fixed else self.options.rates
-        centers = {name: arm.adjusted.recipe.peak_learning_rate for name, arm in by_name.items()}
-        if count == 1:
-            self.arms = {name: make_arm(arm, centers[name]) for name, arm in by_name.items()}
-            return
-        share, seed = self.options.search_steps, self.base_seed(by_name) + SEARCH_SEEDS
-        metric = METRICS[self.plan.metric]
-
-        def run(trials: Sequence[tuple[str, float]]) -> Sequence[RunResult]:
-            jobs = [self.plan.job(by_name[name], rate=rate, seed=seed, share=share) for name, rate in trials]
-            results = self.train(jobs)
-            self.expected |= {name: one.seconds / share for (name, _), one in zip(trials, results, strict=True)}
-            return results
-
-        self.report.info(f"Search of the learning rate: {count} rates for each arm, {share:.0%} of the steps.")
-        for name, search in search_rates(centers, count, metric, run).items():
-            rate = search.rate(search.best(metric))
-            tried = ", ".join(
-                f"{search.rate(k):g}: {'diverged' if value is None else f'{value:.4f}'}"
-                for k, value in sorted(search.values.items())
-            )
-            self.report.info(f"{name}: learning rate {rate:g} ({tried}).")
-            note = search.note(name, metric)
-            self.notes += [] if note is None else [note]
-            self.arms[name] = make_arm(by_name[name], rate)
-
-    def base_seed(self, arms: Mapping[str, PlannedArm]) -> int:
-        return next(iter(arms.values())).adjusted.recipe.train.seed
-
-    def add_seeds(self, active: Sequence[str], done: int, more: int) -> None:
-        by_name = {arm.name: arm for arm in self.plan.arms}
-        seeds = [self.base_seed(by_name) + done + place for place in range(more)]
-        wanted = [(name, seed) for name in active for seed in seeds]
-        jobs = [self.plan.job(by_name[name], rate=self.arms[name].learning_rate, seed=seed) for name, seed in wanted]
-        for (name, _), result in zip(wanted, self.train(jobs), strict=True):
-            self.results[name].append(result)
-
-    def fits_budget(self, active: Sequence[str], more: int) -> bool:
-        """Whether another round fits: an arm takes as long as its last run, at first as its search suggests."""
-        if self.options.budget is None:
-            return True
-        left = self.options.budget - self.seconds
-        times = (
-            self.results[name][-1].seconds if self.results[name] else self.expected.get(name, 0) for name in active
-        )
-        return left > more * sum(times)
-
-    def table(self, stopped: str) -> Comparison:
-        return Comparison(
-            recipe=self.recipe,
-            equal=self.equal,
-            metric=METRICS[self.plan.metric],
-            arms=tuple(self.arms.values()),
-            runs={name: tuple(results) for name, results in self.results.items()},
-            dropped=dict(self.dropped),
-            seconds=self.seconds,
-            stopped=stopped,
-            notes=tuple(self.notes),
-        )
-
-
-def make_arm(arm: PlannedArm, rate: float) -> Arm:
-    cost = arm.adjusted.cost
-    overrides = [one for one in arm.overrides if not one.startswith("optimizer.learning_rate=")]
-    return Arm(
-        name=arm.name,
-        overrides=(*overrides, f"optimizer.learning_rate={rate}"),
-        adjusted=arm.adjusted.words,
-        parameters=cost.parameters,
-        flops=cost.flops,
-        tokens=cost.tokens,
-        learning_rate=rate,
-    )
+    comparison: Comparison
+    decision: Decision
 
 
 def compare_choices(
     recipe: Recipe | Mapping[str, Any] | Path | str,
     choices: Sequence[str],
     *,
-    decide: Decide,
     arms: Sequence[str] = (),
     equal: Equal = "flops",
     adjust: Adjust | None = None,
     metric: str = "loss",
     test_files: Sequence[str] = (),
-    out: Path | str = "runs/compare",
     options: Options | None = None,
+    out: Path | str = "runs/compare",
     launcher: LauncherName = "local",
     processes: int | None = None,
     console: Console | None = None,
-) -> Comparison:
-    """Train every choice with several seeds at equal cost; returns what was measured.
+) -> Compared:
+    """Train every choice with several seeds at equal cost; returns what was measured and which arms are better.
 
     recipe       a TOML file, a built-in recipe's name, or nested mappings
     choices      `key=a,b,c` gives one arm for each combination; `key=value` is for all arms
-    arms         further arms, each a text of overrides: "model.position=rotary model.width=96"
-    equal        what all arms have in common: flops, parameters, tokens, seconds or steps
+    arms         further arms, each a text of overrides: "model.position=rotary model.width=96"; "" is the recipe
+    equal        what all arms have in common: flops, parameters, tokens, seconds or steps, as in the recipe itself
     adjust       what is changed for that: steps, width or feedforward; default: steps, for parameters feedforward
     metric       loss, bleu, chrf or recall; all but the loss need test_files, or data.validation_files
-    out          folder of all results; the same call continues there, and finished runs are not repeated
     options      seeds, budget, confidence and the search of the learning rate
+    out          folder of all results; the same call continues there, and finished runs are not repeated
     launcher     local, ray or slurm
     processes    runs at the same time on a CPU; default: one for each core
+    console      where progress is shown; default: nowhere, but always in log.txt
     """
-    folder, chosen = Path(out), options or Options()
-    request = check_request(
-        recipe, parse_choices(choices, arms), equal=equal, adjust=adjust, metric=metric, test_files=test_files
+    parsed = parse_choices(choices, arms)
+    request = check_request(recipe, parsed, equal=equal, adjust=adjust, metric=metric, test_files=test_files)
+    return run_comparison(
+        request, Path(out), options or Options(), launcher=launcher, processes=processes, console=console
     )
+
+
+def run_comparison(
+    request: Request,
+    folder: Path,
+    options: Options,
+    *,
+    launcher: LauncherName = "local",
+    processes: int | None = None,
+    console: Console | None = None,
+) -> Compared:
+    """Train what a checked request needs, and decide."""
+    count = choose_processes(processes)
     with ExitStack() as stack:
         stack.enter_context(lock_folder(folder, option="--out"))
         report = stack.enter_context(Report(folder, console))
         plan = make_plan(request, folder, remote=launcher != "local", progress=report.progress)
         for line in describe_plan(plan):
             report.info(line)
-        running = make_launcher(launcher, folder, plan, processes)
+        running = make_launcher(launcher, folder, plan, count)
         stack.callback(running.close)
 
         def run(jobs: Sequence[Job]) -> Sequence[RunResult]:
             return run_jobs(folder, jobs, running, report.start(jobs))
 
-        name = str(recipe) if isinstance(recipe, (str, Path)) else "recipe"
-        found = Rounds(plan, chosen, run, report, name, equal).compare(decide)
+        found = Rounds(plan, options, run, report, request.recipe, request.equal).compare()
         report.info(f"{format_duration(found.seconds)} of computation. Results are in {folder}.")
-        return found
+        return Compared(found, decide(found, planned_seeds=options.seeds, confidence=options.confidence))
 
 
-def describe_plan(plan: Plan) -> list[str]:
-    """A line for each arm: its size, its cost and what was adjusted."""
-    lines = list(plan.notes)
-    for arm in plan.arms:
-        cost = arm.adjusted.cost
-        changed = "; ".join(arm.adjusted.words) or "nothing adjusted"
-        lines.append(
-            f"{arm.name}: {cost.parameters:,} parameters, {pluralize(cost.steps, 'step')}, {cost.tokens:,} tokens, "
-            f"{cost.flops:.3g} FLOPs ({changed})."
-        )
-    return lines
-
-
-def make_launcher(name: LauncherName, folder: Path, plan: Plan, processes: int | None) -> Launcher:
-    device = str(plan.arms[0].adjusted.recipe.train.device)
+def make_launcher(name: LauncherName, folder: Path, plan: Plan, processes: int) -> Launcher:
     if name == "ray":
-        return RayTasks(folder, gpu=device.startswith("cuda"))
+        return RayTasks(folder, gpu=str(plan.arms[0].adjusted.recipe.train.device).startswith("cuda"))
     if name == "slurm":
         return SlurmArrays(folder)
     if name != "local":
         raise UsageError(f"--launcher {name} is unknown; choose local, ray or slurm.")
-    count = os.cpu_count() or 1 if processes is None else processes
-    if not 1 <= count <= 4096:
-        raise UsageError(f"--processes {count} is not from 1 to 4,096.")
-    return InTurn(folder) if device.startswith("cuda") or count == 1 else Processes(folder, count)
+    return InTurn(folder) if runs_in_turn(plan, processes) else Processes(folder, processes)
