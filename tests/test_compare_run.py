@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +17,19 @@ import torch
 from rich.console import Console
 
 from chumoku.compare import jobs
+from chumoku.compare.jobs import Job, queue_job, read_job, read_result, write_json
+from chumoku.compare.launchers import WorkerProcess
+from chumoku.compare.request import Options
 from chumoku.compare.results import Comparison
-from chumoku.compare.run import Options, compare_choices
+from chumoku.compare.run import compare_choices
+from chumoku.compare.slurm import STATE, SlurmArrays
 from chumoku.errors import UsageError
+from chumoku.safe_files import read_json
 from chumoku.training.datasets import prepare
+from chumoku.training.recipe import read_recipe
 from chumoku.training.run import train
 
+ROOT = Path(__file__).parent.parent
 POSITIONS = ["model.position=none,learned"]
 OPTIONS = Options(seeds=3, rates=1)
 
@@ -162,18 +174,12 @@ def test_a_run_that_always_diverges_is_a_result(recipe: dict[str, Any], tmp_path
 def test_arms_of_one_seed_see_the_same_batches(recipe: dict[str, Any], tmp_path: Path) -> None:
     def batches(seed: int, **model: Any) -> list[torch.Tensor]:
         tables = {**recipe, "model": {**recipe["model"], **model}, "train": {**recipe["train"], "seed": seed}}
-        data = prepare(run_recipe(tables), folder=tmp_path)
+        data = prepare(read_recipe(tables), folder=tmp_path)
         return [data.train.batch(epoch, 3)["tokens"] for epoch in (0, 1)]
 
     same, other = batches(5, position="none"), batches(5, position="rotary", width=44, layers=2)
     assert all(torch.equal(a, b) for a, b in zip(same, other, strict=True))
     assert not torch.equal(same[0], batches(6, position="none")[0])
-
-
-def run_recipe(tables: dict[str, Any]) -> Any:
-    from chumoku.training.recipe import read_recipe
-
-    return read_recipe(tables)
 
 
 def test_arms_are_dropped_and_rounds_end_when_all_is_decided(
@@ -209,3 +215,97 @@ def test_wrong_options_are_refused(recipe: dict[str, Any], tmp_path: Path) -> No
         compare(recipe, ["tokenizer.kind=character,byte"], tmp_path)
     with pytest.raises(UsageError, match="choose local, ray or slurm"):
         compare(recipe, POSITIONS, tmp_path, launcher="cloud")
+
+
+def queued(folder: Path, recipe: dict[str, Any], finished: tuple[Path, Comparison], name: str) -> Job:
+    """A job of the finished comparison, in another folder with the same data, where it has no result."""
+    shutil.copytree(finished[0] / "data", folder / "data")
+    found = (read_json(path)["job"] for path in sorted((finished[0] / "results").iterdir()))
+    values = next(job for job in found if job["label"].startswith(f"{name}, ") and job["recipe"]["train"]["seed"] == 2)
+    return Job(**{**values, "test_files": ()})
+
+
+@pytest.mark.slow
+def test_a_worker_process_gives_the_same_result_and_stops_with_its_command(
+    finished: tuple[Path, Comparison], recipe: dict[str, Any], tmp_path: Path
+) -> None:
+    job = queued(tmp_path, recipe, finished, "model.position=none")
+    long = dataclasses.replace(job, recipe={**job.recipe, "train": {**job.recipe["train"], "steps": 10**6}})
+    worker = WorkerProcess(tmp_path, 0)
+    try:
+        for one in (job, long):
+            queue_job(tmp_path, one)
+        assert worker.run(job) is None
+        result = read_result(tmp_path, job)
+        assert result is not None
+        assert result.value == finished[1].runs["model.position=none"][2].value
+        broken = dataclasses.replace(job, recipe={**job.recipe, "data": {"files": "missing.txt"}}, data="none")
+        queue_job(tmp_path, broken)
+        assert "missing.txt" in (worker.run(broken) or "")
+        with ThreadPoolExecutor(1) as threads:
+            ended = threads.submit(worker.run, long)
+            wait_for(lambda: any((tmp_path / "work" / long.id / "checkpoints").glob("step-*")))
+            assert worker.process.stdin is not None
+            worker.process.stdin.close()  # as when the command is killed
+            assert "ended with code 143" in (ended.result(60) or "")
+        assert read_result(tmp_path, long) is None
+        assert read_job(tmp_path, long.id).id == long.id
+    finally:
+        worker.stop()
+        worker.wait()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+SBATCH = """#!{python}
+import os, subprocess, sys
+options = dict(option.lstrip("-").partition("=")[::2] for option in sys.argv[1:])
+last = int(options["array"].partition("-")[2])
+open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
+for task in range(last + 1):
+    code = f"{{options['wrap']}}; rm -f {queue}/{{task}}"
+    open(f"{queue}/{{task}}", "w").close()
+    environment, output = {{**os.environ, "SLURM_ARRAY_TASK_ID": str(task)}}, open({log!r} + ".out", "a")
+    subprocess.Popen(["sh", "-c", code.removeprefix("exec ")], env=environment, stdout=output, stderr=output)
+print("4711;cluster")
+"""
+
+
+@pytest.mark.slow
+def test_slurm_arrays_are_submitted_and_found_again(
+    finished: tuple[Path, Comparison], recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = queued(tmp_path / "out", recipe, finished, "model.position=learned")
+    bin_folder, queue, log = tmp_path / "bin", tmp_path / "queue", tmp_path / "log"
+    bin_folder.mkdir()
+    queue.mkdir()
+    scripts = {
+        "sbatch": SBATCH.format(python=sys.executable, log=str(log), queue=queue),
+        "squeue": f"#!/bin/sh\nls {queue}\n",
+        "scancel": f"#!/bin/sh\necho scancel $1 >> {log}\n",
+    }
+    for name, text in scripts.items():
+        (bin_folder / name).write_text(text, encoding="utf-8")
+        (bin_folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    slurm, done = SlurmArrays(tmp_path / "out", poll_seconds=0.1), list[Job]()
+    slurm.run([job], done.append)
+    result = read_result(tmp_path / "out", job)
+    assert result is not None
+    assert result.value == finished[1].runs["model.position=learned"][2].value
+    assert done == [job]
+    submitted = log.read_text(encoding="utf-8")
+    assert "--array=0-0" in submitted
+    assert not (tmp_path / "out" / STATE).exists()
+    write_json(tmp_path / "out" / STATE, {"array": "4711"})  # of a command that was killed
+    SlurmArrays(tmp_path / "out", poll_seconds=0.1).run([job], done.append)
+    assert (done, log.read_text(encoding="utf-8")) == ([job, job], submitted)
+    slurm.array = "4711"  # Ctrl-C while it waits
+    slurm.close()
+    assert log.read_text(encoding="utf-8") == f"{submitted}scancel 4711\n"

@@ -81,8 +81,7 @@ def compare(
     from rich.console import Console
 
     from chumoku.compare.arms import parse_choices
-    from chumoku.compare.plan import check_request
-    from chumoku.compare.rounds import Options
+    from chumoku.compare.request import Options, check_request
 
     options = Options(
         seeds=seeds,

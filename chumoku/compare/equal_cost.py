@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from chumoku.config import parse_settings, settings_to_dict
 from chumoku.errors import ConfigError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
-from chumoku.training.datasets import TrainingData
 from chumoku.training.recipe import Recipe, apply_changes, read_recipe
+
+if TYPE_CHECKING:
+    from chumoku.training.datasets import TrainingData
 
 Equal = Literal["flops", "parameters", "tokens", "seconds", "steps"]
 Adjust = Literal["steps", "width", "feedforward"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chumoku.compare.plan import Plan, Request, make_plan
+from chumoku.compare.plan import Plan, make_plan
 from chumoku.compare.report import Report
-from chumoku.compare.rounds import Options, sets_learning_rate
+from chumoku.compare.request import Options, Request
+from chumoku.compare.rounds import sets_learning_rate
 from chumoku.compare.step_times import read_or_measure
 from chumoku.errors import UsageError, pluralize
 from chumoku.training.interrupt import lock_folder

@@ -79,7 +79,7 @@ class WorkerProcess:
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.folder = folder
         self._errors = (folder / f"worker-{number}.log").open("w", encoding="utf-8")
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "chumoku.compare.worker", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -91,7 +91,7 @@ class WorkerProcess:
 
     def run(self, job: Job) -> str | None:
         """Run a job; returns why it failed, or None."""
-        streams = self._process.stdin, self._process.stdout
+        streams = self.process.stdin, self.process.stdout
         if streams[0] is None or streams[1] is None:
             return "its process has no pipes."
         try:
@@ -103,19 +103,19 @@ class WorkerProcess:
         if answer:
             error: str | None = json.loads(answer)["error"]
             return error
-        code = self._process.wait()
+        code = self.process.wait()
         return f"its process ended with code {code}, perhaps because memory ran out; try fewer --processes."
 
     def stop(self) -> None:
-        self._process.terminate()
+        self.process.terminate()
 
     def wait(self) -> None:
         try:
-            self._process.wait(STOP_SECONDS)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self._errors):
             if stream is not None:
                 stream.close()
 

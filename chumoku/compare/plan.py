@@ -12,19 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chumoku.compare.arms import Choices, read_arms, read_reference
 from chumoku.compare.equal_cost import (
-    Adjust,
     Adjusted,
     Cost,
-    Equal,
     adjust_cost,
-    choose_adjust,
     measure_batches,
     set_steps,
 )
 from chumoku.compare.jobs import Job
-from chumoku.compare.metrics import choose_test_files
+from chumoku.compare.request import Request
 from chumoku.compare.step_times import read_or_measure
 from chumoku.errors import UsageError
 from chumoku.text.progress import Progress
@@ -40,7 +36,6 @@ IGNORED = {  # keys of [train] that a comparison leaves out
     "validation_batches": "the validation loss is that of all validation data",
 }
 QUIET = {"samples": 0, "tensorboard": False}  # outputs of a run that nobody looks at
-LOSS_TABLES = ("contrastive", "preference")  # their keys change the loss itself, in validation, too
 
 
 @dataclass(frozen=True)
@@ -83,40 +78,6 @@ class Plan:
         return Job(tables, corpus, arm.prepared.name, self.metric, self.test_files, label)
 
 
-@dataclass(frozen=True)
-class Request:
-    """A comparison that was asked for and can be made: every arm is checked, and nothing is written yet."""
-
-    recipe: str  # its name, for people
-    choices: Choices
-    recipes: Mapping[str, Recipe]  # by the arm's name
-    reference: Recipe | None  # whose cost all arms get; None: that of the first arm
-    equal: Equal
-    adjust: Adjust
-    metric: str
-    test_files: tuple[str, ...]
-
-
-def check_request(
-    recipe: Recipe | Mapping[str, Any] | Path | str,
-    choices: Choices,
-    *,
-    equal: Equal = "flops",
-    adjust: Adjust | None = None,
-    metric: str = "loss",
-    test_files: Sequence[str] = (),
-) -> Request:
-    """Check every arm and option; UsageError if something is wrong."""
-    by = choose_adjust(equal, adjust)
-    recipes = read_arms(recipe, choices)
-    if by == "steps" and len({one.train.steps for one in recipes.values()}) > 1:
-        raise UsageError(f"train.steps cannot be compared with --equal {equal}, which decides the steps of each arm.")
-    _check_losses(recipes, metric)
-    files = choose_test_files(metric, next(iter(recipes.values())), test_files)
-    name = str(recipe) if isinstance(recipe, (str, Path)) else "recipe"
-    return Request(name, choices, recipes, read_reference(recipe, choices), equal, by, metric, tuple(files))
-
-
 def make_plan(request: Request, folder: Path, *, remote: bool, progress: Progress) -> Plan:
     """Prepare the data of every arm and make the costs equal. `remote`: the jobs choose their own device."""
     recipes, equal = request.recipes, request.equal
@@ -138,13 +99,6 @@ def make_plan(request: Request, folder: Path, *, remote: bool, progress: Progres
         arms.append(PlannedArm(name, (*choice.overrides, *adjusted.overrides), adjusted, prepared[name]))
     notes = (*_ignored_keys(recipes.values()), *_compare_validation(arms, request.metric))
     return Plan(tuple(arms), request.metric, request.test_files, notes)
-
-
-def _check_losses(recipes: Mapping[str, Recipe], metric: str) -> None:
-    for table in LOSS_TABLES:
-        if metric == "loss" and len({json.dumps(one.as_dict().get(table)) for one in recipes.values()}) > 1:
-            other = " Use --metric recall." if table == "contrastive" else ""
-            raise UsageError(f"[{table}] changes the loss itself, so losses of these arms cannot be compared.{other}")
 
 
 def _ignored_keys(recipes: Any) -> list[str]:

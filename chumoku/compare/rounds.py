@@ -19,37 +19,13 @@ from chumoku.compare.metrics import METRICS
 from chumoku.compare.plan import Plan, PlannedArm
 from chumoku.compare.rates import search_rates
 from chumoku.compare.report import Report
+from chumoku.compare.request import Options
 from chumoku.compare.results import Arm, Comparison, RunResult
 from chumoku.compare.verdicts import decide
-from chumoku.errors import UsageError, pluralize
+from chumoku.errors import pluralize
 from chumoku.evaluation.sequential import FIRST_LOOK
 
 SEARCH_SEEDS = 1_000_000  # seeds of the learning-rate search start this much above those of the verdict
-MAX_SEEDS = 1000
-
-
-@dataclass(frozen=True)
-class Options:
-    """How choices are compared."""
-
-    seeds: int = 5  # most seeds of each arm
-    budget: float | None = None  # seconds of computation of all jobs together, search included
-    confidence: float = 0.95
-    rates: int = 3  # learning rates of the search; 1: no search
-    search_steps: float = 0.5  # share of the steps that the search trains for
-    seeds_per_round: int = 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.seeds <= MAX_SEEDS:
-            raise UsageError(f"--seeds {self.seeds} is not from 1 to {MAX_SEEDS:,}.")
-        if self.rates not in (1, 3, 5, 7, 9):
-            raise UsageError(f"--rates {self.rates} is not 1, 3, 5, 7 or 9: as many below the recipe's as above it.")
-        if not 0 < self.search_steps <= 1:
-            raise UsageError(f"--search-steps {self.search_steps:g} is not a share above 0, up to 1.")
-        if self.budget is not None and not self.budget > 0:
-            raise UsageError("--budget must be more than 0 seconds.")
-        if not 0.5 <= self.confidence < 1:
-            raise UsageError(f"--confidence {self.confidence:g} is not from 0.5 to below 1.")
 
 
 @dataclass

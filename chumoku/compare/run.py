@@ -20,10 +20,11 @@ from chumoku.compare.equal_cost import Adjust, Equal
 from chumoku.compare.estimate import choose_processes, describe_plan, runs_in_turn
 from chumoku.compare.jobs import Job
 from chumoku.compare.launchers import InTurn, Launcher, Processes, RayTasks, run_jobs
-from chumoku.compare.plan import Plan, Request, check_request, make_plan
+from chumoku.compare.plan import Plan, make_plan
 from chumoku.compare.report import Report
+from chumoku.compare.request import Options, Request, check_request
 from chumoku.compare.results import Comparison, RunResult
-from chumoku.compare.rounds import Options, Rounds
+from chumoku.compare.rounds import Rounds
 from chumoku.compare.slurm import SlurmArrays
 from chumoku.compare.verdicts import Decision, decide
 from chumoku.errors import UsageError
@@ -100,7 +101,11 @@ def run_comparison(
         def run(jobs: Sequence[Job]) -> Sequence[RunResult]:
             return run_jobs(folder, jobs, running, report.start(jobs))
 
-        found = Rounds(plan, options, run, report, request.recipe, request.equal).compare()
+        try:
+            found = Rounds(plan, options, run, report, request.recipe, request.equal).compare()
+        except KeyboardInterrupt:
+            report.info("Stopping: runs save their checkpoints. The same command continues.")
+            raise
         report.info(f"{format_duration(found.seconds)} of computation. Results are in {folder}.")
         return Compared(found, decide(found, planned_seeds=options.seeds, confidence=options.confidence))
 

@@ -28,25 +28,25 @@ STATE = "slurm.json"
 class SlurmArrays:
     def __init__(self, folder: Path, *, poll_seconds: float = 5.0) -> None:
         self.folder, self._poll = folder.resolve(), poll_seconds
-        self._array: str | None = None
+        self.array: str | None = None
 
     def run(self, jobs: Sequence[Job], finished: Finished) -> None:
-        self._array = self._find_array()
-        if self._array is not None:  # of a command that was killed
+        self.array = self._find_array()
+        if self.array is not None:  # of a command that was killed
             self._wait(jobs, finished)
         missing = [job for job in jobs if read_result(self.folder, job) is None]
         if missing:
-            self._array = self._submit(missing)
+            self.array = self._submit(missing)
             self._wait(missing, finished)
         (self.folder / STATE).unlink(missing_ok=True)
-        self._array = None
+        self.array = None
         for job in missing:
             if read_result(self.folder, job) is None:
                 raise failed(job, "its task ended without a result; see slurm-*.out.")
 
     def close(self) -> None:
-        if self._array is not None:
-            _call("scancel", self._array)
+        if self.array is not None:
+            _call("scancel", self.array)
             (self.folder / STATE).unlink(missing_ok=True)
 
     def _find_array(self) -> str | None:
@@ -77,7 +77,7 @@ class SlurmArrays:
         """Wait until every job has a result, or until no task of the array is left."""
         pending = list(jobs)
         while pending:
-            alive = bool(_call("squeue", "--noheader", "--jobs", str(self._array), missing_is_empty=True).strip())
+            alive = bool(_call("squeue", "--noheader", "--jobs", str(self.array), missing_is_empty=True).strip())
             for job in [job for job in pending if read_result(self.folder, job) is not None]:
                 pending.remove(job)
                 finished(job)
