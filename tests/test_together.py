@@ -13,6 +13,9 @@ from faults import recipe_for
 from rich.console import Console
 from torch import Tensor
 
+from chumoku.compare.jobs import Job, run_job
+from chumoku.compare.launchers import run_jobs
+from chumoku.compare.together import SharedClock, Together, group_jobs
 from chumoku.errors import DivergedError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -215,6 +218,53 @@ def test_a_run_that_diverges_does_not_touch_the_others(corpora: Path, tmp_path: 
     for seed in ("3", "7"):
         expected = [(step, pytest.approx(loss, abs=1e-5)) for step, loss in metrics(tmp_path / "two" / seed)]
         assert metrics(tmp_path / "all" / seed) == expected
+
+
+def jobs_of(corpora: Path) -> list[Job]:
+    """Two seeds of a decoder, one of them with two learning rates, and a seed of a model with experts."""
+    found = []
+    for seed, rate, experts in ((3, 0.1, 0), (5, 0.1, 0), (5, 1e3, 0), (3, 0.1, 2)):
+        model = {**CHANGES["model"], "experts": experts, "experts_per_token": 2}
+        optimizer = {"kind": "sgd", "learning_rate": rate}
+        training = {**TRAIN, "seed": seed, "max_bad_steps": 2, "max_grad_norm": 0.0}
+        tables = recipe_for("decoder", corpora, corpora, model=model, train=training, optimizer=optimizer)
+        recipe = read_recipe(tables).as_dict()
+        del recipe["train"]["out"]
+        found.append(Job(recipe, "corpus", "text", "loss", (), f"{seed} {rate} {experts}"))
+    return found
+
+
+def test_jobs_of_one_shape_are_trained_together(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = jobs_of(corpora)
+    assert [len(group) for group in group_jobs(jobs)] == [3, 1]
+    alone = [run_job(tmp_path / "alone", job) for job in jobs]
+    trained: list[int] = []
+
+    def count(recipes: Sequence[Recipe], **options: Any) -> Any:
+        trained.append(len(recipes))
+        return train_together(recipes, **options)
+
+    def kill(job: Job) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("chumoku.compare.together.train_together", count)
+    launcher, finished = Together(tmp_path / "together"), []
+    with pytest.raises(RuntimeError, match="killed"):
+        launcher.run(jobs, kill)
+    together = run_jobs(tmp_path / "together", jobs, launcher, finished.append)
+    assert trained == [3, 2]  # the one that diverged had a result already
+    assert finished == [jobs[0], jobs[1], jobs[3]]
+    assert [one.seed for one in together] == [3, 5, 5, 3]
+    assert together[2].diverged
+    assert [one.value for one in together] == [pytest.approx(one.value, abs=1e-5) for one in alone]
+    assert not list((tmp_path / "together" / "work").iterdir())
+
+
+def test_time_is_divided_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 13.0, 13.0, 17.0])
+    monkeypatch.setattr("chumoku.compare.together.time.perf_counter", lambda: next(times))
+    clock = SharedClock(3)
+    assert [clock.stop(1), clock.stop(0), clock.stop(2)] == [1.0, 1.0, 5.0]
 
 
 @pytest.mark.parametrize(
