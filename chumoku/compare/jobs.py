@@ -38,7 +38,7 @@ from chumoku.training.distributed import choose_device
 from chumoku.training.log import METRICS, read_metrics
 from chumoku.training.loop import TrainEvent
 from chumoku.training.recipe import Recipe, read_recipe
-from chumoku.training.run import train
+from chumoku.training.run import TrainResult, train
 
 MAX_RESULT_BYTES = 1 << 26
 RESET_PEAK = "5"  # written to /proc/self/clear_refs: resets the peak of the memory in use
@@ -80,48 +80,68 @@ def run_job(folder: Path, job: Job) -> RunResult:
     found = read_result(folder, job)
     if found is not None:
         return found
-    work = folder / "work" / job.id
-    work.mkdir(parents=True, exist_ok=True)
-    recipe = job.read_recipe(work)
-    device = choose_device(recipe.train.device)
+    running = RunningJob(folder, job)
+    device = choose_device(running.recipe.train.device)
     began = time.perf_counter()
     reset_peak_memory(device)
-    with one_thread(device), (work / "log.txt").open("a", encoding="utf-8") as stream:
-        value = _train(folder, job, recipe, Console(file=stream, width=120), device)
-    result = RunResult(
-        seed=job.seed,
-        value=value,
-        curve=tuple(_curve(work)),
-        seconds=time.perf_counter() - began,
-        tokens_per_second=_tokens_per_second(work),
-        peak_memory=peak_memory(device),
-    )
-    write_result(folder, job, result)
-    shutil.rmtree(work, ignore_errors=True)
-    return result
+    with one_thread(device), running.open_console() as console:
+        options: dict[str, Any] = {"callbacks": [running.remember], "data_folder": running.data_folder}
+        outcome: TrainResult | DivergedError
+        try:
+            outcome = train(running.recipe, resume=True, console=console, **options)
+        except DivergedError as error:
+            console.print(str(error), markup=False)
+            outcome = error
+        value = running.final_value(outcome, device)
+    return running.finish(value, seconds=time.perf_counter() - began, memory=peak_memory(device))
 
 
-def _train(folder: Path, job: Job, recipe: Recipe, console: Console, device: torch.device) -> float | None:
-    """The final value of the metric; None if the run diverged."""
-    losses: list[float] = []
+class RunningJob:
+    """A job with the run that trains it, in work/."""
 
-    def remember(event: TrainEvent) -> None:
+    def __init__(self, folder: Path, job: Job) -> None:
+        self.folder, self.job = folder, job
+        self.work, self.data_folder = folder / "work" / job.id, folder / "data" / job.data
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.recipe = job.read_recipe(self.work)
+        self._losses: list[float] = []
+
+    @contextmanager
+    def open_console(self) -> Iterator[Console]:
+        with (self.work / "log.txt").open("a", encoding="utf-8") as stream:
+            yield Console(file=stream, width=120)
+
+    def remember(self, event: TrainEvent) -> None:
+        """A callback of the run."""
         if event.validation_loss is not None:
-            losses.append(event.validation_loss)
+            self._losses.append(event.validation_loss)
 
-    data_folder = folder / "data" / job.data
-    try:
-        trained = train(recipe, resume=True, console=console, callbacks=[remember], data_folder=data_folder)
-    except DivergedError as error:
-        console.print(str(error), markup=False)
-        return None
-    if trained.signal is not None:
-        raise JobStoppedError(trained.signal)
-    if job.metric != "loss":
-        return score_model(job.metric, trained.last, recipe, job.test_files, device=str(device))
-    # A run that was killed after its last validation does not repeat it.
-    final = losses[-1] if losses else next((loss for _, loss in reversed(_validations(trained.folder))), None)
-    return final if final is not None and math.isfinite(final) else None
+    def final_value(self, outcome: TrainResult | DivergedError, device: torch.device) -> float | None:
+        """The final value of the metric; None if the run diverged."""
+        if isinstance(outcome, DivergedError):
+            return None
+        if outcome.signal is not None:
+            raise JobStoppedError(outcome.signal)
+        if self.job.metric != "loss":
+            return score_model(self.job.metric, outcome.last, self.recipe, self.job.test_files, device=str(device))
+        # A run that was killed after its last validation does not repeat it.
+        stored = (loss for _, loss in reversed(_validations(self.work)))
+        final = self._losses[-1] if self._losses else next(stored, None)
+        return final if final is not None and math.isfinite(final) else None
+
+    def finish(self, value: float | None, *, seconds: float, memory: int) -> RunResult:
+        """Store the result, and remove the run."""
+        result = RunResult(
+            seed=self.job.seed,
+            value=value,
+            curve=tuple(_curve(self.work)),
+            seconds=seconds,
+            tokens_per_second=_tokens_per_second(self.work),
+            peak_memory=memory,
+        )
+        write_result(self.folder, self.job, result)
+        shutil.rmtree(self.work, ignore_errors=True)
+        return result
 
 
 def _validations(work: Path) -> list[tuple[int, float | None]]:

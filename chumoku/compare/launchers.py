@@ -1,6 +1,6 @@
 """Where jobs run. Each launcher runs a list of jobs and returns when all have results in the shared folder.
 
-local    on a CPU side by side, in one process for each core; on a GPU one after another in this process
+local    on a CPU side by side, in one process for each core; on a GPU the seeds of an arm together (together.py)
 ray      tasks of a Ray cluster: the one of RAY_ADDRESS, or one on this machine
 slurm    one job array for each list, submitted with sbatch, which reads its options from SBATCH_… variables
 """
@@ -54,7 +54,7 @@ def failed(job: Job, error: str) -> ChumokuError:
 
 
 class InTurn:
-    """Runs jobs one after another in this process: for a GPU, and for a single core."""
+    """Runs jobs one after another in this process: for a single core."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from chumoku.compare.arms import parse_choices
 from chumoku.compare.equal_cost import Adjust, Equal
-from chumoku.compare.estimate import choose_processes, describe_plan, runs_in_turn
+from chumoku.compare.estimate import choose_processes, describe_plan
 from chumoku.compare.jobs import Job
 from chumoku.compare.launchers import InTurn, Launcher, Processes, RayTasks, run_jobs
 from chumoku.compare.plan import Plan, make_plan
@@ -26,6 +26,7 @@ from chumoku.compare.request import Options, Request, check_request
 from chumoku.compare.results import Comparison, RunResult
 from chumoku.compare.rounds import Rounds
 from chumoku.compare.slurm import SlurmArrays
+from chumoku.compare.together import Together
 from chumoku.compare.verdicts import Decision, decide
 from chumoku.errors import UsageError
 from chumoku.training.interrupt import lock_folder
@@ -117,4 +118,6 @@ def make_launcher(name: LauncherName, folder: Path, plan: Plan, processes: int) 
         return SlurmArrays(folder)
     if name != "local":
         raise UsageError(f"--launcher {name} is unknown; choose local, ray or slurm.")
-    return InTurn(folder) if runs_in_turn(plan, processes) else Processes(folder, processes)
+    if str(plan.arms[0].adjusted.recipe.train.device).startswith("cuda"):
+        return Together(folder)
+    return InTurn(folder) if processes == 1 else Processes(folder, processes)

@@ -129,7 +129,9 @@ def train(
         stack.enter_context(plain(recipe.train.plain or plain_formulas()))
         stack.enter_context(fast_kernels(recipe.train.precision))
         parts = OwnParts(model, train_data, validation_data, callbacks, data_folder)
-        return _train(recipe, folder, world, log, parts, resume=resume, examine=examine)
+        run = open_run(recipe, world, log, parts, resume=resume, examine=examine)
+        start_run(run, resume=resume)
+        return finish_run(run, run.train())
 
 
 def check_trainable(model: Model) -> None:
@@ -147,11 +149,11 @@ def check_trainable(model: Model) -> None:
 class OwnParts(NamedTuple):
     """What a caller of `train` brings along instead of a recipe's parts."""
 
-    model: Bundle | None
-    train_data: Any
-    validation_data: Any
-    callbacks: Sequence[Callback]
-    data_folder: Path | None
+    model: Bundle | None = None
+    train_data: Any = None
+    validation_data: Any = None
+    callbacks: Sequence[Callback] = ()
+    data_folder: Path | None = None
 
 
 def _own_tables(
@@ -170,9 +172,11 @@ def _own_tables(
     return {**tables, "data": {"kind": "own"}} if own else tables
 
 
-def _train(
-    recipe: Recipe, folder: Path, world: World, log: Log, parts: OwnParts, *, resume: bool, examine: Examine | None
-) -> TrainResult:
+def open_run(
+    recipe: Recipe, world: World, log: Log, parts: OwnParts, *, resume: bool, examine: Examine | None = None
+) -> Run:
+    """Prepare the data and build the run at step 0; its folder is locked."""
+    folder = Path(recipe.train.out)
     keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
     options: dict[str, Any] = {"keep": keep, "world": world, "notify": log.info, "sharded": recipe.train.sharded}
     checkpoints = Checkpoints(folder / "checkpoints", **options)
@@ -201,19 +205,29 @@ def _train(
         checkpoint.check_disk_space(
             folder, checkpoint.disk_needed(sum(t.numel() for t in run.result.tensors().values()), recipe)
         )
+    return run
+
+
+def start_run(run: Run, *, resume: bool) -> None:
+    """Continue from the newest checkpoint if this is a resumed run, and open the log."""
+    recipe, log, folder = run.recipe, run.log, Path(run.recipe.train.out)
     if resume:
         resume_from_checkpoint(run)
-    if world.main:
+    if run.world.main:
         for line in find_changed_settings(folder / RECIPE_FILE, recipe) if resume else ():
             log.info(f"Changed since the last run: {line}.")
         (folder / RECIPE_FILE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
     log.info(_describe_run(run))
     log.open(run.state)
-    ended = run.train()
+
+
+def finish_run(run: Run, ended: str) -> TrainResult:
+    """Write the result of a run that ended, and close its log."""
+    log, folder = run.log, Path(run.recipe.train.out)
     if run.stopped_by is None:
         write_result(run, folder)
     log.close()
-    if world.main:
+    if run.world.main:
         draw_loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
     where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
