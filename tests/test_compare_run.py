@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,12 +19,12 @@ from rich.console import Console
 
 from chumoku.compare import jobs
 from chumoku.compare.jobs import Job, queue_job, read_job, read_result, write_json
-from chumoku.compare.launchers import WorkerProcess
+from chumoku.compare.launchers import RayTasks, WorkerProcess
 from chumoku.compare.request import Options
 from chumoku.compare.results import Comparison
 from chumoku.compare.run import compare_choices
 from chumoku.compare.slurm import STATE, SlurmArrays
-from chumoku.errors import UsageError
+from chumoku.errors import ChumokuError, UsageError
 from chumoku.safe_files import read_json
 from chumoku.training.datasets import prepare
 from chumoku.training.recipe import read_recipe
@@ -309,3 +310,54 @@ def test_slurm_arrays_are_submitted_and_found_again(
     slurm.array = "4711"  # Ctrl-C while it waits
     slurm.close()
     assert log.read_text(encoding="utf-8") == f"{submitted}scancel 4711\n"
+
+
+class StandInRay:
+    """Runs tasks at once, with the functions of Ray that the launcher calls."""
+
+    exceptions = SimpleNamespace(RayError=KeyError)
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **_: Any) -> None:
+        self.calls.append("init")
+
+    def remote(self, **resources: Any) -> Any:
+        self.calls.append(resources)
+        return lambda function: SimpleNamespace(remote=lambda *arguments: Result(function(*arguments)))
+
+    def wait(self, tasks: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return tasks[:1], tasks[1:]
+
+    def get(self, task: Any) -> Any:
+        return task.value
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+class Result:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def test_ray_tasks_write_results_and_report_failures(
+    finished: tuple[Path, Comparison], recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = StandInRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    job = queued(tmp_path, recipe, finished, "model.position=none")
+    broken = dataclasses.replace(job, recipe={**job.recipe, "data": {"files": "missing.txt"}}, data="none")
+    tasks, done = RayTasks(tmp_path, gpu=False), list[Job]()
+    with pytest.raises(ChumokuError, match="missing"):
+        tasks.run([job, broken], done.append)
+    tasks.close()
+    assert done == [job]
+    assert ray.calls == ["init", {"num_cpus": 1, "max_retries": 0}, "shutdown"]
+    result = read_result(tmp_path, job)
+    assert result is not None
+    assert result.value == finished[1].runs["model.position=none"][2].value
