@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from commands import Ask, show_help
 from rich.console import Console
 
 from chumoku.compare import jobs
@@ -216,6 +218,39 @@ def test_wrong_options_are_refused(recipe: dict[str, Any], tmp_path: Path) -> No
         compare(recipe, ["tokenizer.kind=character,byte"], tmp_path)
     with pytest.raises(UsageError, match="choose local, ray or slurm"):
         compare(recipe, POSITIONS, tmp_path, launcher="cloud")
+
+
+def test_the_command_answers_and_refuses(
+    finished: tuple[Path, Comparison], recipe: dict[str, Any], tmp_path: Path, ask: Ask
+) -> None:
+    out, found = finished
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe), encoding="utf-8")
+    words = ["compare", str(tmp_path), *POSITIONS, "--rates", "1", "--seeds", "3", "--processes", "1"]
+    results = sorted(out.glob("results/*"))
+    answered = ask(*words, "--out", str(out), "--json")
+    assert answered.code == 0, answered.err
+    values = json.loads(answered.out)
+    assert {name: [run["value"] for run in runs] for name, runs in values["runs"].items()} == {
+        name: [run.value for run in runs] for name, runs in found.runs.items()
+    }
+    assert values["planned_seeds"] == 3
+    assert sorted(out.glob("results/*")) == results  # nothing was trained again
+    assert "learned" in (out / "comparison.html").read_text(encoding="utf-8")
+    assert json.loads((out / "comparison.json").read_text(encoding="utf-8"))["answer"] == values["answer"]
+
+    planned = ask(*words, "--out", str(out), "--dry-run", "--budget", "1h30m", "--equal", "seconds")
+    assert "Up to 6 runs for the verdict: 3 seeds of 2 arms." in planned.out
+    assert "The budget, 90.0 minutes" in planned.out
+    for wrong, message in (
+        (["model.positoin=none,learned"], "Did you mean model.position?"),
+        ([*POSITIONS, "--budget", "20"], "not a time; write it as 90s, 20m"),
+        ([*POSITIONS, "--equal", "cost"], "choose flops, parameters"),
+    ):
+        refused = ask("compare", str(tmp_path), *wrong, "--out", str(tmp_path / "new"))
+        assert (refused.code, refused.out) == (2, "")
+        assert message in refused.err
+    assert not (tmp_path / "new").exists()
+    assert "--equal" in show_help("compare")
 
 
 def queued(folder: Path, recipe: dict[str, Any], finished: tuple[Path, Comparison], name: str) -> Job:

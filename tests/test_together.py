@@ -230,7 +230,7 @@ def jobs_of(corpora: Path) -> list[Job]:
         tables = recipe_for("decoder", corpora, corpora, model=model, train=training, optimizer=optimizer)
         recipe = read_recipe(tables).as_dict()
         del recipe["train"]["out"]
-        found.append(Job(recipe, "corpus", "text", "loss", (), f"{seed} {rate} {experts}"))
+        found.append(Job(recipe, "corpus", "text", "loss", (), f"{seed} {rate} {experts}", 1))
     return found
 
 

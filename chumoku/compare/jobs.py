@@ -52,6 +52,7 @@ class Job:
     metric: str
     test_files: tuple[str, ...]
     label: str  # for people: arm, learning rate and seed
+    tokens_a_step: int
 
     @functools.cached_property
     def id(self) -> str:
@@ -136,7 +137,7 @@ class RunningJob:
             value=value,
             curve=tuple(_curve(self.work)),
             seconds=seconds,
-            tokens_per_second=_tokens_per_second(self.work),
+            tokens_per_second=self.job.tokens_a_step * _steps_per_second(self.work),
             peak_memory=memory,
         )
         write_result(self.folder, self.job, result)
@@ -153,10 +154,10 @@ def _curve(work: Path) -> Iterator[tuple[int, float]]:
     return ((step, loss) for step, loss in _validations(work) if loss is not None)
 
 
-def _tokens_per_second(work: Path) -> float:
+def _steps_per_second(work: Path) -> float:
     """Of all training steps, without validation; 0 if the run diverged before its first logged step."""
     steps = [entry for entry in read_metrics(work / METRICS) if entry.get("seconds")]
-    return float(steps[-1]["tokens"] / steps[-1]["seconds"]) if steps else 0.0
+    return float(steps[-1]["step"] / steps[-1]["seconds"]) if steps else 0.0
 
 
 def result_path(folder: Path, job: Job) -> Path:

@@ -75,7 +75,7 @@ class Plan:
         files = hashlib.sha256(b"".join(Path(name).read_bytes() for name in self.test_files)).hexdigest()
         corpus = f"{arm.prepared.hash} {files}" if self.test_files else arm.prepared.hash
         label = f"{arm.name}, learning rate {rate:g}, seed {seed}"
-        return Job(tables, corpus, arm.prepared.name, self.metric, self.test_files, label)
+        return Job(tables, corpus, arm.prepared.name, self.metric, self.test_files, label, cost.batch.tokens)
 
 
 def make_plan(request: Request, folder: Path, *, remote: bool, progress: Progress) -> Plan:
