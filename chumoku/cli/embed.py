@@ -82,12 +82,13 @@ def write_index(model: str, texts: list[str], file: Path | None, folder: Path, w
     from rich.console import Console
 
     from chumoku.decoding.translate_file import read_lines
-    from chumoku.search import build_index
     from chumoku.text.progress import ShowProgress
 
     given = [check_text(text, f"Text {number}") for number, text in enumerate(texts, start=1)]
     lines = (text for text in (read_lines(file) if file is not None else ()) if text.strip())
     pipeline = open_pipeline(model, "encoder", device=device, precision=None)
+    from chumoku.search import build_index
+
     options: dict[str, Any] = {"width": width, "model_name": model_path(model)}
     options["note"] = lambda sentence: typer.echo(sentence, err=True)
     with ShowProgress(Console(stderr=True)) as progress:

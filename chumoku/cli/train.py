@@ -34,9 +34,11 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; messages go to stderr.")] = False,
 ) -> None:
     """Train the model of a recipe. An interrupted run continues with --resume, with the same result."""
+    from chumoku.training.data_files import find_data_files
     from chumoku.training.recipe import load_recipe
 
     loaded = load_recipe(recipe, changes or [])
+    find_data_files(loaded.data)  # reports wrong paths before torch is imported
     if dry_run:
         from chumoku.training.plan import show
 

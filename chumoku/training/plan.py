@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
-from chumoku.data.text_files import find_files
 from chumoku.errors import pluralize
 from chumoku.model_path import resolve_run
 from chumoku.models.build import build
@@ -29,6 +28,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
+from chumoku.training.data_files import find_data_files
 from chumoku.training.datasets.chat import first_sample
 from chumoku.training.datasets.preferences import first_pair
 from chumoku.training.distributed import World, choose_device, wrap
@@ -38,7 +38,7 @@ from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
+from chumoku.training.settings import LABEL_HEADS, TrainSettings
 from chumoku.training.vocabulary import VocabularySizes, vocabulary_sizes
 from chumoku.weights.open_model import load, read_model_config
 
@@ -51,11 +51,7 @@ TEXT_LENGTH = 64  # assumed tokens of a text with a label
 
 def plan(recipe: Recipe) -> dict[str, Any]:
     """The size, memory, disk space and time of a run, by name."""
-    names = [*as_list(recipe.data.files), *as_list(recipe.data.validation_files)]
-    if recipe.data.prepared:
-        files = sorted(Path(recipe.data.prepared).glob("*/*.tokens"))
-    else:
-        files = find_files(names) if names else []
+    files = find_data_files(recipe.data)
     sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
     if recipe.distillation is not None and recipe.init is None:
         vocabulary = read_model_config(resolve_run(recipe.distillation.teacher)).vocabulary
