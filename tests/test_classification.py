@@ -22,6 +22,7 @@ from chumoku.evaluation.classification import entity_score, find_entities, score
 from chumoku.models.heads import pool
 from chumoku.pipeline import Pipeline
 from chumoku.probe.lens import logit_lens
+from chumoku.training.log import read_metrics
 from chumoku.training.objectives.classification import label_loss
 from chumoku.training.recipe import read_recipe
 
@@ -69,10 +70,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files and three trained models: classes (an encoder and a decoder) and tags."""
     folder = tmp_path_factory.mktemp("classification")
     write_files(folder)
-    quiet = Console(file=io.StringIO())
-    chumoku.train(recipe("encoder", "labels", folder, "classes"), console=quiet)
-    chumoku.train(recipe("decoder", "labels", folder, "decoder", pooling="last"), console=quiet)
-    chumoku.train(recipe("encoder", "tags", folder, "tags"), console=quiet)
+    for kind, data, name, more in (
+        *(("encoder", "labels", "classes", {}), ("decoder", "labels", "decoder", {"pooling": "last"})),
+        ("encoder", "tags", "tags", {}),
+    ):
+        with (folder / f"{name}.log").open("w", encoding="utf-8") as file:
+            chumoku.train(recipe(kind, data, folder, name, **more), console=Console(file=file, width=1000))
     return folder
 
 
@@ -120,7 +123,7 @@ def test_dropped_examples_are_counted_with_their_reasons(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "content", "options", "said"),
     [
-        ("a.tsv", "one\n", {}, r"a\.tsv:1 has 1 column\(s\), but column 1 is needed"),
+        ("a.tsv", "one\n", {}, r"a\.tsv:1 has 1 column, but column 1 is needed"),
         ("a.tsv", "one\tx\n", {"columns": ("body", "label")}, "has no column 'body' in its first line: one, x"),
         ("a.csv", 'one,"x\n', {}, r"a\.csv:\d is not valid CSV"),
         ("a.jsonl", '{"text": "a"}\n', {}, "has no field 'label' with a text; its fields are text"),
@@ -128,6 +131,8 @@ def test_dropped_examples_are_counted_with_their_reasons(tmp_path: Path) -> None
         ("a.conll", "Mary\n", {"tagged": True}, "a word and its tag are needed"),
         ("a.conll", "a b\n", {"tagged": True, "columns": ("word", "tag")}, "'word' is a name"),
         ("a.tsv", "\tx\n", {}, "No usable examples"),
+        ("a.tsv", '{"text": "a", "label": "b"}\n', {}, r"It looks like JSONL: name the file \.jsonl"),
+        ("a.conll", "{}\n", {"tagged": True}, "It looks like JSONL"),
     ],
 )
 def test_wrong_files_are_refused(name: str, content: str, options: Any, said: str, tmp_path: Path) -> None:
@@ -281,6 +286,16 @@ def test_classes_are_learned_and_survive_saving(run: str, runs: Path, tmp_path: 
     notes: list[str] = []
     pipeline.classify("film " * 50, note=notes.append)
     assert notes == ["1 of 1 texts were cut: this model reads the first 31 tokens of a text."]
+
+
+@pytest.mark.parametrize("run", ["classes", "tags"])
+def test_accuracy_is_logged_with_the_validation_loss(run: str, runs: Path, ask: Ask) -> None:
+    logged = [line for line in read_metrics(runs / run / "metrics.jsonl") if "validation_loss" in line][-1]
+    file = runs / ("reviews.tsv" if run == "classes" else "names.jsonl")
+    values = json.loads(ask("evaluate", str(runs / run), str(file), "--json").out)
+    assert (logged["accuracy"], logged["macro_f1"]) == (values["accuracy"], values["macro_f1"])
+    assert "accuracy 0." in (runs / f"{run}.log").read_text("utf-8") or logged["accuracy"] == 1
+    assert f"Use it: chumoku classify {runs / run / 'last'} " in (runs / f"{run}.log").read_text("utf-8")
 
 
 def test_tags_are_learned(runs: Path) -> None:

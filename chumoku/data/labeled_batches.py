@@ -94,7 +94,8 @@ def prepare_examples(
             rows = [examples[index] for index in chosen]
             parts[name], cut = _encode(rows, names, tokenizer, working / name, tagged, limit, progress)
             truncated += cut
-        summary = {**report.as_dict(), "truncated": truncated}
+        counts = {name: len(chosen) for name, chosen in zip(("train", "validation"), indices, strict=True)}
+        summary = {**report.as_dict(), "truncated": truncated, **counts}
         write_manifest(working, inputs, parts=parts, labels=names, report=summary)
     return folder
 

@@ -42,7 +42,7 @@ from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.pretrained import installed_models
 from chumoku.text import Tokenizer
 from chumoku.training.datasets import TrainingData, prepare
-from chumoku.training.datasets.chat import columns_of
+from chumoku.training.datasets.chat import chat_columns
 from chumoku.training.objectives import make_objective
 from chumoku.training.outputs import create_result
 from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
@@ -191,7 +191,7 @@ def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subjec
         return replace(subject, originals={names[0]: list(islice(lines, ORIGINAL_LINES))})
     if data.kind in ("chat", "preferences"):
         paths, report = find_files(as_list(data.files)), Report()
-        chats = read_conversations(paths, columns_of(data), report)
+        chats = read_conversations(paths, chat_columns(data), report)
         found = chats if data.kind == "chat" else read_preferences(paths, report)
         contents = (content for one in found for content in one.contents)
         return replace(subject, originals={names[0]: list(islice(contents, ORIGINAL_LINES))})

@@ -32,6 +32,7 @@ from chumoku.training.data_files import find_data_files
 from chumoku.training.datasets.chat import first_sample
 from chumoku.training.datasets.preferences import first_pair
 from chumoku.training.distributed import World, choose_device, wrap
+from chumoku.training.line_check import MOST_BYTES, check_lines
 from chumoku.training.log import format_speed, measure_matmul_flops, synchronize
 from chumoku.training.objectives import default_objective, make_objective
 from chumoku.training.optimizer import Optimizer, uses_muon
@@ -51,7 +52,7 @@ TEXT_LENGTH = 64  # assumed tokens of a text with a label
 
 def plan(recipe: Recipe) -> dict[str, Any]:
     """The size, memory, disk space and time of a run, by name."""
-    files = find_data_files(recipe.data)
+    files, lines = find_data_files(recipe.data), check_lines(recipe.data)
     sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
     if recipe.distillation is not None and recipe.init is None:
         vocabulary = read_model_config(resolve_run(recipe.distillation.teacher)).vocabulary
@@ -86,6 +87,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "out": recipe.train.out,
         "out_exists": (Path(recipe.train.out) / "checkpoints").is_dir(),
         "sample": _sample(recipe),
+        "data": lines,  # a Report, or None
     }
 
 
@@ -192,6 +194,8 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
     """Print the settings and the plan."""
     found = plan(recipe)
     if as_json:
+        lines = found.pop("data")
+        found["data"] = None if lines is None else lines.as_dict()
         print(json.dumps({**found, "recipe": recipe.as_dict()}, ensure_ascii=False))
         return
     for name, table in recipe.as_dict().items():
@@ -203,8 +207,9 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         f"\n{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
         + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
         + f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data.\n"
-        f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second on "
-        f"{found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
+        + "".join(f"{line}\n" for line in _data_lines(recipe, found))
+        + f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second "
+        f"on {found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
         f"{pluralize(recipe.train.steps, 'step')} ({_timing_source(found)}"
         f"{', without torch.compile' if recipe.train.compile else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
@@ -214,6 +219,13 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         + (f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}\n" if found["sample"] else "")
         + "Nothing was trained."
     )
+
+
+def _data_lines(recipe: Recipe, found: dict[str, Any]) -> list[str]:
+    """What the files have and what is dropped, or why that was not counted."""
+    if found["data"] is not None or not recipe.data.files:
+        return [] if found["data"] is None else found["data"].lines()
+    return [f"Broken lines were not counted: the files have more than {MOST_BYTES >> 20} MiB."]
 
 
 def _learning_rate_line(recipe: Recipe) -> str:
