@@ -175,7 +175,9 @@ class LabeledBatches:
         self, texts: LabeledTexts, *, rows: int, tagged: bool, pad: int | None, seed: int = 0, drop_last: bool = True
     ) -> None:
         if not len(texts):
-            raise CorpusError("There are no texts in this part. Give more text, or a larger share of it.")
+            raise CorpusError(
+                "There are no texts in this part. Give more texts (similar ones count as one), or a larger share."
+            )
         self.texts, self.tagged, self.seed = texts, tagged, seed
         self.rows, self.drop_last, self._pad = min(rows, len(texts)), drop_last, pad or 0
 

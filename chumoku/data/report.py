@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -87,8 +88,13 @@ class Report:
 
     def lines(self) -> list[str]:
         """The report as readable lines."""
-        rows = [f"{self.read:,} read from {pluralize(len(self.files), 'file')}, {self.kept:,} kept."]
-        for reason, times in self.dropped.most_common():
-            rows.append(f"  {times:,} dropped: {reason} ({REASONS.get(reason, '')})")
-            rows += [f"      {file}:{line}  {text}" for file, line, text in self.examples[reason]]
-        return rows
+        return report_lines(self.as_dict())
+
+
+def report_lines(report: Mapping[str, Any]) -> list[str]:
+    """The lines of a report that was made with `Report.as_dict`."""
+    rows = [f"{report['read']:,} read from {pluralize(len(report['files']), 'file')}, {report['kept']:,} kept."]
+    for reason, times in Counter(report["dropped"]).most_common():
+        rows.append(f"  {times:,} dropped: {reason} ({REASONS.get(reason, '')})")
+        rows += [f"      {one['file']}:{one['line']}  {one['text']}" for one in report["examples"][reason]]
+    return rows

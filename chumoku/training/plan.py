@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
+from chumoku.data.report import report_lines
 from chumoku.errors import pluralize
 from chumoku.model_path import resolve_run
 from chumoku.models.build import build
@@ -87,7 +88,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "out": recipe.train.out,
         "out_exists": (Path(recipe.train.out) / "checkpoints").is_dir(),
         "sample": _sample(recipe),
-        "data": lines,  # a Report, or None
+        "data": None if lines is None else lines.as_dict(),
     }
 
 
@@ -194,8 +195,6 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
     """Print the settings and the plan."""
     found = plan(recipe)
     if as_json:
-        lines = found.pop("data")
-        found["data"] = None if lines is None else lines.as_dict()
         print(json.dumps({**found, "recipe": recipe.as_dict()}, ensure_ascii=False))
         return
     for name, table in recipe.as_dict().items():
@@ -224,7 +223,7 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
 def _data_lines(recipe: Recipe, found: dict[str, Any]) -> list[str]:
     """What the files have and what is dropped, or why that was not counted."""
     if found["data"] is not None or not recipe.data.files:
-        return [] if found["data"] is None else found["data"].lines()
+        return [] if found["data"] is None else report_lines(found["data"])
     return [f"Broken lines were not counted: the files have more than {MOST_BYTES >> 20} MiB."]
 
 
