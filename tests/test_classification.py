@@ -223,7 +223,9 @@ def head_model(kind: str, head: str, **settings: Any) -> chumoku.models.model.Mo
         ("classes", {"pooling": "mean"}),
         ("classes", {"pooling": "first", "classifier_activation": "tanh"}),
         ("classes", {"pooling": "last", "classifier_activation": "relu"}),
+        ("classes", {"pooling": "last", "label_bias": False}),
         ("tags", {}),
+        ("tags", {"classifier_activation": "gelu", "classifier_norm": True, "classifier_bias": False}),
     ],
 )
 def test_the_head_is_its_formula_and_ignores_padding(kind: str, head: str, settings: dict[str, Any]) -> None:
@@ -242,8 +244,13 @@ def test_the_head_is_its_formula_and_ignores_padding(kind: str, head: str, setti
             vectors = {"mean": hidden.mean(0), "first": hidden[0], "last": hidden[-1]}[settings["pooling"]]
         if model.head.transform is not None:
             vectors = model.head.transform(vectors)
-            vectors = vectors.tanh() if settings["classifier_activation"] == "tanh" else vectors.relu()
-        expected = vectors @ model.head.output.weight.T + model.head.output.bias
+            functions = {"tanh": torch.tanh, "relu": torch.relu, "gelu": torch.nn.functional.gelu}
+            vectors = functions[settings["classifier_activation"]](vectors)
+        if settings.get("classifier_norm"):
+            vectors = torch.nn.functional.layer_norm(vectors, (12,), eps=model.config.norm_epsilon)
+        expected = vectors @ model.head.output.weight.T
+        expected = expected if model.head.output.bias is None else expected + model.head.output.bias
+        assert (model.head.output.bias is None) == (not model.config.label_bias)
         found = output.logits[row] if head == "classes" else output.logits[row, :length]
         torch.testing.assert_close(found, expected)
 
@@ -347,9 +354,11 @@ def test_a_classifier_starts_from_another_model(runs: Path) -> None:
         ({"kind": "encoder", "head": "masked"}, {}, "model.head: data.kind = 'labels' trains the head 'classes'"),
         ({"kind": "encoder", "labels": ["a", "a"]}, {}, "labels: the label 'a' is given twice"),
         ({"kind": "encoder", "labels": ["a", "b"]}, {"kind": "text"}, "labels: this key is only for head = 'classes'"),
-        ({"init": "decoder", "width": 7}, {}, "only dropout, context, labels, pooling and classifier_activation may"),
+        ({"init": "decoder", "width": 7}, {}, "only dropout, context, labels, pooling, classifier_activation, .* may"),
         ({"init": "decoder"}, {"kind": "text"}, "data.kind: this model has the head 'classes'"),
-        ({"kind": "encoder", "classifier_activation": "tanh"}, {"kind": "tags"}, "only for head = 'classes'"),
+        ({"kind": "encoder", "classifier_activation": "tanh"}, {"kind": "text"}, "only for head = 'classes' or 'tags'"),
+        ({"kind": "encoder", "classifier_norm": True}, {}, "classifier_norm: the layer before the labels exists only"),
+        ({"kind": "encoder", "label_bias": False}, {"kind": "text"}, "label_bias: this key is only for head"),
     ],
 )
 def test_wrong_recipes_are_refused(model: dict[str, Any], data: dict[str, Any], said: str, runs: Path) -> None:

@@ -20,7 +20,7 @@ REASONS = {
     "line too long": f"the limit is {MAX_RECORD_BYTES:,} bytes in JSONL and {MAX_LINE_BYTES:,} elsewhere",
     "empty": "only spaces on a side",
     "length ratio": "one side much longer than the other",
-    "duplicate": "the same pair again",
+    "duplicate": "the same row again",
     "wrong script": "a side that is not in its language's script",
     "missing column": "too few columns, or no such field",
     "not JSON": "a record that cannot be parsed",
