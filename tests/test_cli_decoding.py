@@ -394,7 +394,7 @@ def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Pa
         ),
         (["translate", "translator", "one", "--back"], "--back needs --to-pairs OUT"),
         (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "no other texts"),
-        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt does not exist"),
+        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt could not be read"),
         (["generate", "decoder", ""], "The text is empty"),
         (["generate", "decoder"], "The text is empty"),
         (["generate", "decoder", "x" * 62], "The prompt has 62 tokens"),

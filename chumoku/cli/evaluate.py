@@ -59,12 +59,16 @@ def evaluate(
 
     With --precision, the score with the weights as stored is shown too, and the difference.
     """
-    import chumoku
+    from chumoku.data.text_files import find_files
 
-    if Path(model).is_dir():
-        model = model_path(model)
+    translations = Path(model).is_file() and not model.lower().endswith(MODELS)
+    if not translations:
+        model = model_path(model, adapter)
+    find_files(data)  # reports wrong paths before torch is imported
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
+        import chumoku
+
         pipeline = chumoku.load(model, device=device, precision=precision, adapter=adapter)
         pipeline.require_tokenizer()
         if pipeline.config.kind == "encoder-decoder":
@@ -77,7 +81,7 @@ def evaluate(
             return _vectors(pipeline, data, columns or "0,1", width)
         return _text(pipeline, data)
 
-    if Path(model).is_file() and not model.lower().endswith(MODELS):
+    if translations:
         found = _score(_lines(Path(model)), _lines(Path(data[-1])), language, tokenized)
     else:
         found = score(precision, save)
