@@ -9,7 +9,7 @@ import torch
 
 from chumoku.errors import UsageError
 from chumoku.evaluation.model_pairs import BLOCK, compare_losses, compare_translations
-from chumoku.evaluation.paired import paired_t
+from chumoku.evaluation.paired import paired_p_value, paired_t
 from chumoku.evaluation.perplexity import DocumentLoss, summarize_losses
 
 
@@ -33,6 +33,7 @@ def test_equal_tokens_are_compared_in_blocks() -> None:
     parts = [float((noise + 0.3)[start : start + BLOCK].mean()) for start in range(0, len(noise), BLOCK)]
     weights = [BLOCK] * 5 + [17]
     assert pair.interval.low == pytest.approx(paired_t(parts, [0.0] * 6, weights=weights).low)
+    assert pair.p_value == pytest.approx(paired_p_value(parts, [0.0] * 6, weights=weights))
 
 
 def test_models_that_differ_by_chance_cannot_be_told_apart() -> None:
