@@ -57,3 +57,4 @@ class Comparison:
     dropped: dict[str, int]  # arms that were stopped early, with the number of seeds they had then
     seconds: float  # of computation spent, learning-rate search included
     stopped: str  # why it ended: "decided", "budget", "seeds"
+    notes: tuple[str, ...] = ()  # sentences about the runs: ignored keys, learning rates at the edge of the search
