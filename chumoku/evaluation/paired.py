@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from chumoku.errors import UsageError
 CONFIDENCE = 0.95
 DRAWS = 2000  # test sets drawn by the bootstrap
 AT_ONCE = 1 << 20  # units drawn at a time
+ROUNDING = 1e-9  # a spread below this share of the mean comes from rounding
 
 Floats = NDArray[np.float64]
 
@@ -58,11 +60,14 @@ def paired_t(
 
 
 def paired_p_value(first: ArrayLike, second: ArrayLike, *, weights: ArrayLike | None = None) -> float:
-    """The two-sided p-value of the paired t-test; 1 if all differences are 0."""
+    """The two-sided p-value of the paired t-test.
+
+    If all differences are equal, their spread says nothing about the error, and the sign test is used.
+    """
     differences, weight = _pairs(first, second, weights)
     mean, error = _mean_and_error(differences, weight)
-    if error == 0:
-        return float(mean == 0)
+    if error <= ROUNDING * abs(mean):
+        return sign_test(len(differences), 0) if mean else 1.0
     return student_tails(mean / error, len(differences) - 1)
 
 
@@ -91,7 +96,7 @@ def paired_bootstrap(
 def sign_test(wins: int, losses: int) -> float:
     """The two-sided p-value of so many wins and losses if both were equally likely. Ties are left out of both."""
     count, fewer = wins + losses, min(wins, losses)
-    tail = sum(math.comb(count, number) for number in range(fewer + 1)) / 2**count
+    tail = sum(math.comb(count, number) for number in range(fewer + 1)) / (1 << count)
     return min(1.0, 2 * tail)
 
 
@@ -130,6 +135,7 @@ def _series(numbers: NDArray[np.int64], square: float) -> float:
     return 1 + float(np.cumprod(numbers / (numbers + 1) * square).sum())
 
 
+@cache
 def student_quantile(confidence: float, degrees: int) -> float:
     """The t with P(|T| < t) = confidence: 12.706 for 95 % and one degree of freedom."""
     low, high = 0.0, 1.0

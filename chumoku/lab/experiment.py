@@ -17,16 +17,11 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
 
+from chumoku.probe.bilingual import Words as Words  # the claims import it from here
+
 HOLDS, FAILS, PARTLY = "holds", "does not hold", "holds only when"
 VERDICTS = (HOLDS, PARTLY, FAILS)  # possible results of a rule
 NOT_JUDGED = "not judged"  # the models were not trained long enough for the rule
-
-
-class Words(NamedTuple):
-    """A text in English and Japanese."""
-
-    en: str
-    ja: str
 
 
 @dataclass(frozen=True)

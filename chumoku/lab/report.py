@@ -19,10 +19,10 @@ from typing import Any
 
 from chumoku.errors import UsageError, pluralize
 from chumoku.lab.claims import ARITHMETIC, CLAIMS, EXPERIMENTS
-from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Words
+from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY
 from chumoku.lab.report_style import CSS
 from chumoku.lab.runner import FAILED, read_result
-from chumoku.probe.page import csp_hash
+from chumoku.probe.bilingual import Words, bilingual, language_switch, render_bilingual_page
 
 ResultAndFigure = tuple[dict[str, Any], bytes | None]
 
@@ -55,26 +55,14 @@ def read_results(out: Path) -> list[ResultAndFigure]:
 
 
 def render_page(results: list[ResultAndFigure]) -> str:
-    policy = f"default-src 'none'; img-src data:; style-src '{csp_hash(CSS)}'; base-uri 'none'; form-action 'none'"
-    switch = "".join(
-        f'<input class="pick" type="radio" name="lang" id="l-{id}" aria-label="{name}"{" checked" * (id == "ja")}>'
-        for id, name in (("ja", "日本語"), ("en", "English"), ("both", "日本語 + English"))
-    )
     articles = "".join(_article(*found) for found in results)
-    return (
-        '<!doctype html>\n<html lang="ja">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>ノートを実行する — The notes, executed</title>\n<style>{CSS}</style>\n</head>\n<body>\n{switch}\n"
-        f'<div class="page">\n{_header(results)}\n{articles}{_footer(results)}</div>\n'
-        "</body>\n</html>\n"
-    )
+    title = Words("The notes, executed", "ノートを実行する")
+    return render_bilingual_page(title, css=CSS, body=f"{_header(results)}\n{articles}{_footer(results)}")
 
 
 def _bilingual(words: Any) -> str:
-    """A text in both languages; CSS shows one of them."""
-    en, ja = (words["en"], words["ja"]) if isinstance(words, dict) else words
-    return f'<span lang="ja">{html.escape(ja)}</span><span lang="en">{html.escape(en)}</span>'
+    """A text of a result, or one of the report, in both languages."""
+    return bilingual(Words(**words) if isinstance(words, dict) else words)
 
 
 def _header(results: list[ResultAndFigure]) -> str:
@@ -92,12 +80,8 @@ def _header(results: list[ResultAndFigure]) -> str:
         f"ら、{len(results)} 個を実際に試しました。判定は、添えられた規則によって数値から自動的に決まります。ノートを支"
         "持する判定も、反する判定も、同じ価値があります。",
     )
-    labels = "".join(
-        f'<label for="l-{id}">{name}</label>'
-        for id, name in (("ja", "日本語"), ("en", "English"), ("both", "両方 both"))
-    )
     return (
-        f'<header><p class="switch">{labels}</p><h1>{_bilingual(Words("The notes, executed", "ノートを実行する"))}</h1>'
+        f"<header>{language_switch()}<h1>{_bilingual(Words('The notes, executed', 'ノートを実行する'))}</h1>"
         f'<p class="intro">{_bilingual(intro)}</p>{_short_run_notice(results)}'
         f'{_verdict_bar(counts)}<ul class="tiles">{tiles}</ul></header>'
         + _table(results, ARITHMETIC, Words("Calculations", "計算"))

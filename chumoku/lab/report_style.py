@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-CSS = """
-:root { --ink: #1c2733; --soft: #5b6670; --rule: #d8dee5; --paper: #fff; --tint: #f5f7f9;
-  --holds: #4f7f5b; --partly: #a06f1c; --fails: #b23a48; --failed: #6d767e; --unjudged: #5b6f95; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--tint); color: var(--ink); line-height: 1.65; font-size: 16px;
-  font-family: "Hiragino Sans", "Noto Sans JP", "Noto Sans CJK JP", "Yu Gothic", "IPAexGothic", "IPAGothic",
-    system-ui, "Segoe UI", sans-serif; }
-.pick { position: absolute; opacity: 0; }
-#l-ja:checked ~ .page [lang="en"], #l-en:checked ~ .page [lang="ja"] { display: none; }
-#l-both:checked ~ .page dd [lang], #l-both:checked ~ .page .summary [lang], #l-both:checked ~ .page .intro [lang],
-#l-both:checked ~ .page figcaption [lang], #l-both:checked ~ .page h2 [lang], #l-both:checked ~ .page h1 [lang],
-#l-both:checked ~ .page footer [lang] { display: block; }
-#l-both:checked ~ .page [lang="ja"] + [lang="en"]::before { content: " "; }
-#l-both:checked ~ .page dd [lang="en"], #l-both:checked ~ .page .summary [lang="en"],
-#l-both:checked ~ .page figcaption [lang="en"], #l-both:checked ~ .page h2 [lang="en"] { color: var(--soft); }
-.page { max-width: 1080px; margin: 0 auto; padding: 24px 28px 60px; background: var(--paper); }
-.switch { display: flex; gap: 4px; justify-content: flex-end; margin: 0 0 8px; }
-.switch label { padding: 4px 12px; border: 1px solid var(--rule); border-radius: 3px; cursor: pointer;
-  font-size: 14px; }
-#l-ja:checked ~ .page label[for="l-ja"], #l-en:checked ~ .page label[for="l-en"],
-#l-both:checked ~ .page label[for="l-both"] { background: var(--ink); color: #fff; border-color: var(--ink); }
-#l-ja:focus-visible ~ .page label[for="l-ja"], #l-en:focus-visible ~ .page label[for="l-en"],
-#l-both:focus-visible ~ .page label[for="l-both"] { outline: 2px solid #3a6ea5; outline-offset: 2px; }
-h1 { font-size: 30px; line-height: 1.3; margin: 0 0 10px; font-weight: 600; }
-h2 { font-size: 21px; line-height: 1.35; margin: 0 0 12px; font-weight: 600; }
-h3 { font-size: 13px; margin: 0; font-weight: 600; color: var(--soft); }
-.intro { max-width: 46em; margin: 0 0 18px; }
+from chumoku.probe.bilingual import BASE_CSS
+
+CSS = (
+    BASE_CSS
+    + """
+:root { --holds: #4f7f5b; --partly: #a06f1c; --fails: #b23a48; --failed: #6d767e; --unjudged: #5b6f95; }
 .stripe { display: block; width: 100%; height: 14px; border-radius: 2px; }
 rect.holds { fill: var(--holds); } rect.partly { fill: #c98b2b; } rect.fails { fill: var(--fails); }
 rect.failed { fill: var(--failed); } rect.unjudged { fill: var(--unjudged); }
@@ -37,8 +16,6 @@ rect.failed { fill: var(--failed); } rect.unjudged { fill: var(--unjudged); }
 .holds { color: var(--holds); } .partly { color: var(--partly); } .fails { color: var(--fails); }
 .failed { color: var(--failed); } .unjudged { color: var(--unjudged); }
 .overview { margin: 0 0 30px; }
-table { border-collapse: collapse; width: 100%; font-size: 14.5px; }
-th { text-align: left; font-weight: 600; color: var(--soft); }
 .overview th { border-bottom: 1px solid var(--ink); padding: 4px 10px 4px 0; }
 .overview td { border-bottom: 1px solid var(--rule); padding: 4px 10px 4px 0; vertical-align: top; }
 .overview td a { color: inherit; text-decoration-color: var(--rule); text-underline-offset: 3px; }
@@ -46,18 +23,13 @@ th { text-align: left; font-weight: 600; color: var(--soft); }
 .id { color: var(--soft); } .verdict { white-space: nowrap; }
 article { border-top: 1px solid var(--ink); padding: 22px 0 30px; scroll-margin-top: 10px; }
 .over { margin: 0 0 2px; font-size: 13px; color: var(--soft); }
-.terms { display: grid; grid-template-columns: 9.5em 1fr; gap: 6px 16px; margin: 0 0 16px; }
-.terms dt { color: var(--soft); font-size: 14px; padding-top: 1px; } .terms dd { margin: 0; }
 .judged { margin: 0 0 8px; font-size: 18px; } .judged .when { color: var(--ink); font-size: 16px; }
 .when::before { content: "— "; color: var(--soft); }
-.summary { margin: 0 0 16px; max-width: 56em; overflow-wrap: anywhere; }
 .correction { display: grid; grid-template-columns: 1fr 1fr 1fr; background: var(--tint); margin: 0 0 18px; }
 .correction div { padding: 10px 16px; border-left: 1px solid var(--rule); }
 .correction div:first-child { border-left: 0; }
 .correction p { margin: 2px 0 0; overflow-wrap: anywhere; }
 .correction s { color: var(--fails); text-decoration-thickness: 1px; } .correction b { color: var(--holds); }
-figure { margin: 6px 0 16px; } figure img { max-width: 100%; height: auto; display: block; }
-figcaption { font-size: 14.5px; color: var(--soft); margin-top: 6px; }
 .numbers { width: auto; margin: 0 0 10px; font-size: 13.5px; }
 .numbers th, .numbers td { padding: 1px 18px 1px 0; vertical-align: top; font-variant-numeric: tabular-nums;
   overflow-wrap: anywhere; }
@@ -65,10 +37,7 @@ figcaption { font-size: 14.5px; color: var(--soft); margin-top: 6px; }
 details { font-size: 13.5px; margin: 0 0 8px; } summary { cursor: pointer; color: var(--soft); }
 pre { overflow-x: auto; max-height: 420px; background: var(--tint); padding: 12px; font-size: 12px; line-height: 1.45; }
 .stamp { font-size: 12px; color: var(--soft); margin: 8px 0 0; overflow-wrap: anywhere; }
-footer { border-top: 1px solid var(--ink); padding-top: 14px; font-size: 13px; color: var(--soft); }
 @media (max-width: 700px) {
-  .page { padding: 14px 16px 40px; } h1 { font-size: 25px; } h2 { font-size: 19px; }
-  .terms { grid-template-columns: 1fr; gap: 0; } .terms dt { margin-top: 8px; }
   .correction { grid-template-columns: 1fr; }
   .correction div { border-left: 0; border-top: 1px solid var(--rule); } .correction div:first-child { border-top: 0; }
   .overview .id, .overview th:nth-child(2) { display: none; } .verdict { white-space: normal; }
@@ -83,3 +52,4 @@ footer { border-top: 1px solid var(--ink); padding-top: 14px; font-size: 13px; c
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
+)

@@ -11,7 +11,6 @@ they stay in a JSON block that cannot end early, and the script inserts them as 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chumoku.probe.csp import csp_hash
 from chumoku.probe.inline_modules import inline_modules
 from chumoku.probe.json_values import replace_non_finite
 from chumoku.probe.lens import StreamNorms
@@ -62,11 +62,6 @@ def render_page(data: dict[str, Any]) -> str:
 def _read(name: str) -> str:
     """A file of the web page."""
     return (files("chumoku") / "viewer" / name).read_text(encoding="utf-8")
-
-
-def csp_hash(text: str) -> str:
-    """The hash by which a Content-Security-Policy allows an inline script or style."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:

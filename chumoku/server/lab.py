@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from chumoku.probe.page import csp_hash
+from chumoku.probe.csp import csp_hash
 from chumoku.safe_files import is_outside_link
 from chumoku.server.checkpoints import open_regular
 

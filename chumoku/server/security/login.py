@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from chumoku.probe.page import csp_hash
+from chumoku.probe.csp import csp_hash
 
 STYLE = """
 :root { color-scheme: light dark; font-family: system-ui, "Hiragino Sans", "Noto Sans JP", sans-serif }
