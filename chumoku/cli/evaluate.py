@@ -186,7 +186,7 @@ def _vectors(pipeline: Pipeline, files: list[str], columns: str, width: int | No
 
     places = tuple(int(part) if part.strip().isdecimal() else part.strip() for part in columns.split(","))
     if len(places) == 2:
-        return score_retrieval([(pair.source, pair.target) for pair in _pairs(files, places)], embed).as_dict()
+        return score_retrieval([(pair.source, pair.target) for pair in read_test_pairs(files, places)], embed).as_dict()
     if len(places) != 3:
         raise UsageError(f"--columns takes two columns, or three with a score; got '{columns}'.")
     pairs, scores = _scored_pairs(files, places)
@@ -228,7 +228,7 @@ def _translations(
     from chumoku.evaluation.translation import POOR, seems_swapped
     from chumoku.text.progress import ShowProgress
 
-    every = _pairs(files, split_in_two(columns, "--columns"))
+    every = read_test_pairs(files, split_in_two(columns, "--columns"))
     reading = {name: options[name] for name in ("into", "source_language", "split")}
     fits = fits_context(pipeline.model, [pair.source for pair in every], pipeline.source_tokenizer, **reading)
     pairs = [pair for pair, fit in zip(every, fits, strict=True) if fit]
@@ -260,7 +260,7 @@ def _swap_advice(files: list[str], columns: str) -> str:
     return f"{problem} Try --columns {second.strip()},{first.strip()}."
 
 
-def _pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]:
+def read_test_pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]:
     """Every pair, including duplicates and odd lengths: a test set is not cleaned."""
     from chumoku.data.pairs import Cleaning, read_pairs
 
