@@ -23,4 +23,6 @@ def table(values: Mapping[str, Sequence[float | None]], *, metric: Metric = LOSS
 def _run(seed: int, value: float | None) -> RunResult:
     end = 9.0 if value is None else value
     curve = tuple((step, end + 2.0 / (1 + step)) for step in (0, 101, 211, 431))
-    return RunResult(seed, value, curve[: 2 if value is None else 4], 1.7, 5003.0, 29 << 20)
+    return RunResult(
+        seed, None if value is None else float(value), curve[: 2 if value is None else 4], 1.7, 5003.0, 29 << 20
+    )

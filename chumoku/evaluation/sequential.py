@@ -15,6 +15,8 @@ Power is simulated with Gaussian differences: the share of paths that cross p â‰
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -64,6 +66,7 @@ def power(effect: float, planned: int, *, alpha: float) -> float:
     return float(found.mean())
 
 
+@cache
 def detectable_effect(planned: int, *, alpha: float, wanted: float = POWER) -> float:
     """The effect, in standard deviations of the paired differences, that is found with the wanted probability."""
     low, high = 0.0, 1.0

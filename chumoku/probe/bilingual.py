@@ -22,7 +22,9 @@ class Words(NamedTuple):
 
 
 def bilingual(words: Words) -> str:
-    """A text in both languages as HTML, escaped; CSS shows one of them."""
+    """A text in both languages as HTML, escaped; CSS shows one of them. Equal texts are shown once."""
+    if words.en == words.ja:
+        return html.escape(words.en)
     return f'<span lang="ja">{html.escape(words.ja)}</span><span lang="en">{html.escape(words.en)}</span>'
 
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import matplotlib
 
@@ -109,7 +109,7 @@ def plot_style() -> dict[Any, Any]:
 
 @contextmanager
 def saved_figure(
-    path: Path, size: tuple[float, float], *, columns: int = 1, rows: int = 1
+    path: Path | BinaryIO, size: tuple[float, float], *, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes in the common style, saved at the end. Missing glyphs are boxes and give no warning."""
     with plt.rc_context(plot_style()), warnings.catch_warnings():
