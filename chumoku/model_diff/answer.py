@@ -104,7 +104,7 @@ def _inside(inside: Inside) -> Words:
     return Words(
         f"The weights of {part.en} changed most, by {block.weights:.2%}. The attention pattern that changed most is "
         f"that of head {head} of {heads.address}: {pattern:.3f} of total variation.",
-        f"重みの変化が最も大きいのは {part.ja} で、{block.weights:.2%} です。注意の変化が最も大きいのは "
+        f"重みの変化が最も大きいのは {part.ja} で、{block.weights:.2%} です。アテンションの変化が最も大きいのは "
         f"{heads.address} のヘッド {head} で、全変動距離は {pattern:.3f} です。",
     )
 

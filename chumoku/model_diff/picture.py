@@ -27,7 +27,7 @@ CAPTIONS = {
     ),
     "heads": Words(
         "Change of each head's attention pattern on the same texts: total variation, from 0 (equal) to 1.",
-        "同じテキストでの各ヘッドの注意の変化: 全変動距離。0 は同一、最大 1。",
+        "同じテキストでの各ヘッドのアテンションの変化: 全変動距離。0 は同一、最大 1。",
     ),
     "blocks": Words(
         "Relative change of the weights of each block, and change of the residual stream after it (1 − cosine).",

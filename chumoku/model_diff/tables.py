@@ -75,7 +75,7 @@ def head_rows(diff: ModelDiff, most: int = 10) -> Rows | None:
     cells: list[tuple[Cell, ...]] = [
         (f"{address}, {head}", f"{pattern:.4f}", f"{weights:.3%}") for pattern, weights, address, head in every[:most]
     ]
-    heads = (Words("head", "ヘッド"), Words("pattern (total variation)", "注意(全変動距離)"), Words("weights", "重み"))
+    heads = (Words("head", "ヘッド"), Words("pattern (total variation)", "アテンション(全変動距離)"), Words("weights", "重み"))
     return Rows(Words("Heads that changed most", "変化の大きいヘッド"), heads, cells)
 
 
