@@ -106,8 +106,8 @@ def _method(diff: ModelDiff) -> str:
             Words(
                 f"Weights are compared after dequantization: ‖W_B − W_A‖ / ‖W_A‖. Patterns and streams were recorded "
                 f"on {texts:,} texts with {tokens:,} tokens.",
-                f"重みは逆量子化して比べます: ‖W_B − W_A‖ / ‖W_A‖。アテンションとストリームは {texts:,} 件、{tokens:,} トークン"
-                "で記録しました。",
+                f"重みは逆量子化して比べます: ‖W_B − W_A‖ / ‖W_A‖。アテンションとストリームは {texts:,} 件、"
+                f"{tokens:,} トークンで記録しました。",
             )
         )
     if diff.transplants:

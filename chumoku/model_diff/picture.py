@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from chumoku.model_diff.results import ModelDiff
-from chumoku.model_diff.transplant import REST
+from chumoku.model_diff.tables import short_name
 from chumoku.probe.bilingual import Words
 from chumoku.probe.plot_style import INK, add_colorbar, saved_figure
 
 BLUE, ORANGE, GRID = "#0072b2", "#d55e00", "#e3e8ee"
-SHORT = {"encoder.blocks.": "enc ", "decoder.blocks.": "dec ", ".cross_attention": " cross", ".attention": ""}
 CAPTIONS = {
     "texts": Words(
         "Every text, sorted by its difference B − A; the band is the interval of the mean.",
@@ -75,13 +74,6 @@ def _height(diff: ModelDiff) -> float:
     return 3.8 if diff.inside is None else min(12.0, max(3.8, 1.3 + 0.2 * len(diff.inside.blocks)))
 
 
-def short_name(address: str) -> str:
-    """decoder.blocks.3.cross_attention → dec 3 cross"""
-    for long, short in SHORT.items():
-        address = address.replace(long, short)
-    return address
-
-
 def plot_texts(_: Any, axis: Any, diff: ModelDiff) -> None:
     measure = diff.measures[0]
     values = np.sort(np.array(measure.by_text))
@@ -106,6 +98,7 @@ def plot_transplants(_: Any, axis: Any, diff: ModelDiff) -> None:
     axis.set_yticks(range(len(names)), [short_name(name) for name in names], fontsize=7)
     axis.invert_yaxis()
     axis.legend(frameon=False, fontsize=8)
+    axis.locator_params(axis="x", nbins=6)
     _style(axis, f"change ({diff.measures[-1].metric.unit})", "")
 
 
@@ -127,12 +120,14 @@ def plot_blocks(_: Any, axis: Any, diff: ModelDiff) -> None:
     blocks = diff.inside.blocks
     rows = range(len(blocks))
     axis.barh(rows, [one.weights for one in blocks], color=BLUE, height=0.6)
-    axis.set_yticks(rows, ["rest" if one.address == REST else short_name(one.address) for one in blocks], fontsize=7)
+    axis.set_yticks(rows, [short_name(one.address) for one in blocks], fontsize=7)
     axis.invert_yaxis()
     _style(axis, "‖ΔW‖ / ‖W‖ of the weights (bars)", "")
+    axis.locator_params(axis="x", nbins=5)
     above = axis.twiny()
     above.plot([one.stream for one in blocks if one.stream is not None], rows[:-1], ".-", color=ORANGE, markersize=4)
     above.set_xlim(left=0)
+    above.locator_params(axis="x", nbins=5)
     above.set_xlabel("1 − cosine of the stream (dots)", color=ORANGE)
 
 

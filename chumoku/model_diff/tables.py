@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from chumoku.model_diff.answer import format_bounds, format_number
 from chumoku.model_diff.changes import Change, ChangedToken, ChangedTranslation
 from chumoku.model_diff.results import ModelDiff
-from chumoku.model_diff.transplant import Transplant
+from chumoku.model_diff.transplant import REST, Transplant
 from chumoku.probe.bilingual import Words
 
 Cell = str | Words
+SHORT = {
+    REST: "rest",
+    "encoder.blocks.": "enc ",
+    "decoder.blocks.": "dec ",
+    ".cross_attention": " cross",
+    ".attention": "",
+}
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,13 @@ class Rows:
     title: Words
     heads: tuple[Words, ...]
     cells: Sequence[tuple[Cell, ...]]
+
+
+def short_name(address: str) -> str:
+    """decoder.blocks.3.cross_attention → dec 3 cross"""
+    for long, short in SHORT.items():
+        address = address.replace(long, short)
+    return address
 
 
 def measure_rows(diff: ModelDiff) -> Rows:
@@ -36,20 +50,23 @@ def measure_rows(diff: ModelDiff) -> Rows:
     return Rows(Words("Scores", "スコア"), heads, cells)
 
 
-def block_rows(diff: ModelDiff) -> Rows | None:
-    """The changes of each block, and the effects of its transplants; None if blocks were not compared."""
+def block_rows(diff: ModelDiff, *, narrow: bool = False) -> Rows | None:
+    """The changes of each block, and the effects of its transplants; None if blocks were not compared.
+
+    narrow    with short names, and without the parts of blocks
+    """
     if diff.inside is None:
         return None
     known = {name for block in diff.inside.blocks for name in block.parts}
-    parts = [name for name in ("attention", "cross_attention", "feedforward") if name in known]
+    parts = [name for name in ("attention", "cross_attention", "feedforward") if name in known and not narrow]
     heads = [Words("part", "部分"), Words("weights", "重み"), *map(_same, parts)]
-    heads.append(Words("stream (1 − cosine)", "ストリーム(1 − コサイン)"))
+    heads.append(Words("stream", "ストリーム"))
     effects = {(one.part, one.into): one for one in diff.transplants}
     if effects:
         heads += [Words("A's in B", "A のを B に"), Words("B's in A", "B のを A に")]
     cells: list[tuple[Cell, ...]] = []
     for block in diff.inside.blocks:
-        row = [block.address, f"{block.weights:.3%}"]
+        row = [short_name(block.address) if narrow else block.address, f"{block.weights:.3%}"]
         row += [f"{block.parts[name]:.3%}" if name in block.parts else "" for name in parts]
         row.append("" if block.stream is None else f"{block.stream:.2g}")
         row += [_effect(effects[block.address, host]) for host in ("B", "A") if effects]
@@ -75,7 +92,11 @@ def head_rows(diff: ModelDiff, most: int = 10) -> Rows | None:
     cells: list[tuple[Cell, ...]] = [
         (f"{address}, {head}", f"{pattern:.4f}", f"{weights:.3%}") for pattern, weights, address, head in every[:most]
     ]
-    heads = (Words("head", "ヘッド"), Words("pattern (total variation)", "アテンション(全変動距離)"), Words("weights", "重み"))
+    heads = (
+        Words("head", "ヘッド"),
+        Words("pattern (total variation)", "アテンション(全変動距離)"),
+        Words("weights", "重み"),
+    )
     return Rows(Words("Heads that changed most", "変化の大きいヘッド"), heads, cells)
 
 
