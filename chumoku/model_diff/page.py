@@ -31,7 +31,8 @@ section { border-top: 1px solid var(--rule); padding: 18px 0 8px; }
 .wide { overflow-x: auto; } .wide table { font-variant-numeric: tabular-nums; }
 .wide th, .wide td { padding: 3px 14px 3px 0; vertical-align: top; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
-.changes td { white-space: pre-wrap; overflow-wrap: anywhere; min-width: 4em; max-width: 24em; }
+.changes td { white-space: pre-wrap; overflow-wrap: anywhere; max-width: 24em; }
+.changes .long { min-width: 11em; }
 .method { max-width: 56em; } .method li + li { margin-top: 6px; }
 @media screen and (prefers-color-scheme: dark) {
   :root { color-scheme: dark; --ink: #e4eaf0; --soft: #9aa8b6; --rule: #303b46; --paper: #1a2128; --tint: #12171c; }
@@ -41,6 +42,7 @@ section { border-top: 1px solid var(--rule); padding: 18px 0 8px; }
 }
 """
 )
+LONG = 12  # characters; such cells get a wide column on a phone
 TITLE = Words("What is the difference?", "二つのモデルの違い")
 
 
@@ -81,13 +83,16 @@ def _panels(diff: ModelDiff) -> str:
 
 def _table(rows: Rows, kind: str) -> str:
     head = "".join(f"<th>{bilingual(words)}</th>" for words in rows.heads)
-    cells = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows.cells)
+    cells = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows.cells)
     table = f'<div class="wide{kind}"><table><tr>{head}</tr>{cells}</table></div>'
     return f"<section><h2>{bilingual(rows.title)}</h2>{table}</section>\n"
 
 
 def _cell(cell: Cell) -> str:
-    return bilingual(cell) if isinstance(cell, Words) else html.escape(cell)
+    if isinstance(cell, Words):
+        return f"<td>{bilingual(cell)}</td>"
+    start = '<td class="long">' if len(cell) > LONG else "<td>"
+    return f"{start}{html.escape(cell)}</td>"
 
 
 def _method(diff: ModelDiff) -> str:

@@ -12,6 +12,12 @@ from chumoku.model_diff.transplant import REST, Transplant
 from chumoku.probe.bilingual import Words
 
 Cell = str | Words
+METRICS = {
+    "loss": "損失(nats/トークン)",
+    "loss of the references": "参照訳の損失(nats/トークン)",
+    "mean chrF of the sentences": "文ごとの chrF の平均",
+    "reciprocal rank": "順位の逆数の平均",
+}
 SHORT = {
     REST: "rest",
     "encoder.blocks.": "enc ",
@@ -43,9 +49,8 @@ def measure_rows(diff: ModelDiff) -> Rows:
     for measure in diff.measures:
         a, b = (f"{value:,.4f}" for value in measure.values)
         difference = format_number(measure.interval.difference, measure.interval, signed=True)
-        cells.append(
-            (f"{measure.metric.name} ({measure.metric.unit})", a, b, difference, format_bounds(measure.interval))
-        )
+        name = Words(f"{measure.metric.name} ({measure.metric.unit})", METRICS[measure.metric.name])
+        cells.append((name, a, b, difference, format_bounds(measure.interval)))
     heads = (Words("metric", "指標"), _same("A"), _same("B"), _same("B − A"), Words("95 % interval", "95 % 区間"))
     return Rows(Words("Scores", "スコア"), heads, cells)
 
