@@ -92,7 +92,7 @@ def _name(path: str, precision: str | None, adapter: Path | None) -> str:
 
 def _read_texts(pipeline: Pipeline, files: list[str], documents: Any, columns: str, most: int) -> list[Any]:
     """The first texts or pairs of the files, as this kind of model needs them."""
-    from chumoku.cli.evaluate import read_test_pairs
+    from chumoku.cli.evaluation_data import read_test_pairs
     from chumoku.cli.prepare import split_in_two
     from chumoku.data.corpus import Corpus
 
