@@ -58,6 +58,8 @@ def test_a_model_equals_itself(kind: str) -> None:
         assert (measure.interval.low, measure.interval.difference, measure.interval.high) == (0, 0, 0)
         assert set(measure.by_text) == {0.0}
     assert (found.changed, found.changed_count) == ([], 0)
+    assert found.bleu is None or (found.bleu.a == found.bleu.b and found.bleu.p_value == 1)
+    assert (found.bleu is None) == (kind != "encoder-decoder")
     assert found.inside is not None
     assert {block.weights for block in found.inside.blocks} == {0.0}
     assert {block.stream for block in found.inside.blocks} == {0.0, None}

@@ -29,6 +29,14 @@ PARTS = {REST: Words("the embeddings and the output", "埋め込みと出力")}
 def answer(diff: ModelDiff) -> list[Words]:
     """All sentences, the most important first."""
     sentences = [_verdict(measure, diff) for measure in diff.measures]
+    if diff.bleu is not None:
+        scores = f"BLEU: A {diff.bleu.a:.1f}, B {diff.bleu.b:.1f}"
+        sentences.append(
+            Words(
+                f"{scores}; p = {diff.bleu.p_value:.3f} by sacrebleu's paired bootstrap.",
+                f"{scores}。sacrebleu の対応のあるブートストラップで p = {diff.bleu.p_value:.3f}。",
+            )
+        )
     sentences.append(_changed(diff))
     if diff.other_shape:
         keys = "; ".join(diff.other_shape)

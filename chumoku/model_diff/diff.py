@@ -18,6 +18,7 @@ from typing import Any
 from chumoku.config import settings_to_dict
 from chumoku.decoding.defaults import BEAM
 from chumoku.errors import UsageError, pluralize
+from chumoku.evaluation.translation import compare_bleu, score_translations
 from chumoku.model_diff.changes import (
     CHRF,
     Change,
@@ -27,7 +28,7 @@ from chumoku.model_diff.changes import (
     score_sentences,
 )
 from chumoku.model_diff.inside import compare_inside
-from chumoku.model_diff.results import Measure, ModelDiff
+from chumoku.model_diff.results import BleuDiff, Measure, ModelDiff
 from chumoku.model_diff.tasks import Metric, Pair, Scores, Task, TranslationTask, VectorTask, make_task
 from chumoku.model_diff.transplant import transplant_parts
 from chumoku.models.config import ModelConfig
@@ -93,11 +94,13 @@ def compare_outputs(
     one, two = (task.score(pipeline.model, range(len(task)), show) for pipeline, show in sides)
     measures = [compare_scores(task.metric, one, two)]
     changed: tuple[Sequence[Change], int]
+    bleu = None
     if isinstance(task, TranslationTask):
         sources = [source for source, _ in task.pairs]
         translations = [pipeline.translate(sources, **options, progress=show) for pipeline, show in sides]
         changed = changed_translations(task, *translations, most=MOST_CHANGES)
         measures.insert(0, compare_scores(CHRF, *(score_sentences(task, side) for side in translations)))
+        bleu = compare_translations(task, *translations)
     elif isinstance(task, VectorTask):
         changed = changed_neighbors(task, a.model, b.model, most=MOST_CHANGES)
     else:
@@ -111,6 +114,7 @@ def compare_outputs(
         skipped=task.skipped,
         changed=list(changed[0]),
         changed_count=changed[1],
+        bleu=bleu,
     )
 
 
@@ -125,22 +129,23 @@ def check_comparable(a: Pipeline, b: Pipeline, texts: Sequence[str | Pair]) -> N
         if one != other:
             what = "kind" if setting == "kind" else "head"
             raise UsageError(f"A has the {what} '{one}' and B the {what} '{other}'. Compare two models of one {what}.")
-    sides = [[text] if isinstance(text, str) else list(text) for text in texts]
-    for number, side in enumerate(sides, start=1):
-        pairs = ((a.source_tokenizer, b.source_tokenizer, side[0]), (a.tokenizer, b.tokenizer, side[-1]))
-        for one, other, text in pairs:
-            if not same_tokens(one, other, text):
-                raise UsageError(
-                    f"The models have different tokenizers: text {number} has other tokens in A than in B, so their "
-                    "losses are not comparable. `chumoku evaluate` gives bits per byte, which are."
-                )
+    sides = [(text, text) if isinstance(text, str) else text for text in texts]
+    for side, (one, other) in enumerate(((a.source_tokenizer, b.source_tokenizer), (a.tokenizer, b.tokenizer))):
+        number = first_difference(one, other, [pair[side] for pair in sides])
+        if number is not None:
+            raise UsageError(
+                f"The models have different tokenizers: text {number + 1} has other tokens in A than in B, so their "
+                "losses are not comparable. `chumoku evaluate A B` compares bits per byte."
+            )
 
 
-def same_tokens(a: Tokenizer, b: Tokenizer, text: str) -> bool:
-    """Whether both tokenizers give a text the same tokens, in the same frame."""
+def first_difference(a: Tokenizer, b: Tokenizer, texts: Sequence[str]) -> int | None:
+    """The index of the first text to which the tokenizers give different tokens or frames; None if there is none."""
     if a is b or a.fingerprint == b.fingerprint:
-        return True
-    return (a.roles, a.frame) == (b.roles, b.frame) and a.encode(text) == b.encode(text)
+        return None
+    if (a.roles, a.frame) != (b.roles, b.frame):
+        return 0
+    return next((number for number, text in enumerate(texts) if a.encode(text) != b.encode(text)), None)
 
 
 def other_settings(a: ModelConfig, b: ModelConfig) -> list[str]:
@@ -162,6 +167,13 @@ def choose_texts(task: Task, tokens: int) -> list[int]:
 def describe(pipeline: Pipeline) -> str:
     """A model's kind, number of parameters and precision."""
     return repr(pipeline).removeprefix("Pipeline(").removesuffix(")")
+
+
+def compare_translations(task: TranslationTask, a: Sequence[str], b: Sequence[str]) -> BleuDiff:
+    references = [reference for _, reference in task.pairs]
+    scores = [score_translations(side, references, language=task.language) for side in (a, b)]
+    p_value = compare_bleu([a, b], references, language=task.language)[0].p_value
+    return BleuDiff(scores[0].bleu, scores[1].bleu, p_value, scores[0].bleu_signature)
 
 
 def compare_scores(metric: Metric, a: Scores, b: Scores) -> Measure:

@@ -29,6 +29,16 @@ class Measure:
 
 
 @dataclass(frozen=True)
+class BleuDiff:
+    """BLEU of both models' translations, compared by sacrebleu's paired bootstrap."""
+
+    a: float
+    b: float
+    p_value: float
+    signature: str
+
+
+@dataclass(frozen=True)
 class ModelDiff:
     """The differences of two models, A and B."""
 
@@ -40,6 +50,7 @@ class ModelDiff:
     skipped: int  # texts that could not be scored
     changed: list[Change]
     changed_count: int  # how many tokens, translations or neighbors differ
+    bleu: BleuDiff | None = None  # of translators
     inside: Inside | None = None
     transplants: list[Transplant] = field(default_factory=list)
     transplant_texts: int = 0

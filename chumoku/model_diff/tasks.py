@@ -20,6 +20,7 @@ from chumoku.decoding.translate import encode as encode_sources
 from chumoku.errors import LengthError, UsageError
 from chumoku.evaluation.paired import PairedInterval, paired_p_value, paired_t
 from chumoku.evaluation.predictions import Predictions, Predictor, masked_rows
+from chumoku.evaluation.translation import detect_language, open_bleu
 from chumoku.models.model import EncoderDecoderModel, EncoderModel, Model
 from chumoku.pipeline import Pipeline
 from chumoku.probe.forward_pass import ModelInput
@@ -126,7 +127,8 @@ class TranslationTask:
     metric = Metric("loss of the references", "nats per token", True)
 
     def __init__(self, pipeline: Pipeline, pairs: Sequence[Pair], into: str | None, source_language: str | None):
-        self.tokenizer = pipeline.tokenizer
+        self.tokenizer, self.language = pipeline.tokenizer, detect_language([reference for _, reference in pairs])
+        open_bleu(self.language)  # raises now, not after translating, if it cannot score this language
         model, context = pipeline.model, pipeline.config.context
         if not isinstance(model, EncoderDecoderModel):
             raise UsageError("Only an encoder-decoder translates.")
