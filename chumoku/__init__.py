@@ -27,6 +27,7 @@ _HOME = {
     "build_index": "chumoku.search",
     "open_index": "chumoku.search",
     "convert": "chumoku.weights.convert",
+    "diff": "chumoku.model_diff.diff",
     "push": "chumoku.weights.push",
     "train": "chumoku.training.run",
     "plain": "chumoku.nn.plain",
@@ -57,6 +58,7 @@ __all__ = [
     "build_index",
     "convert",
     "count",
+    "diff",
     "load",
     "logit_lens",
     "open_index",
@@ -72,6 +74,7 @@ __all__ = [
 if TYPE_CHECKING:
     from chumoku.decoding.sampling import SamplingOptions
     from chumoku.errors import ChumokuError
+    from chumoku.model_diff.diff import diff
     from chumoku.models.build import build
     from chumoku.models.config import ModelConfig
     from chumoku.models.count import count

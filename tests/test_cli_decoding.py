@@ -62,7 +62,7 @@ def alone(*words: str, cwd: Path, stdin: bytes | None = b"") -> subprocess.Popen
 
 
 def test_help_of_no_command_needs_torch() -> None:
-    commands = ("translate", "generate", "chat", "embed", "evaluate")
+    commands = ("translate", "generate", "chat", "embed", "evaluate", "diff")
     output = show_help(*commands)
     assert [command for command in commands if f"Usage: chumoku {command} " not in output] == []
 

@@ -15,6 +15,7 @@ from chumoku.cli import (
     convert,
     count,
     demo,
+    diff,
     doctor,
     embed,
     evaluate,
@@ -47,6 +48,7 @@ app.command()(tokenize.tokenize)
 app.command()(prepare.prepare)
 app.command()(train.train)
 app.command()(evaluate.evaluate)
+app.command()(diff.diff)
 app.command("lm-eval", context_settings=lm_eval.CONTEXT_SETTINGS)(lm_eval.lm_eval)
 app.command()(translate.translate)
 app.command()(generate.generate)

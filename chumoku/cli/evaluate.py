@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chumoku.cli.evaluation_data import (
-    detect_language,
     has_table,
     is_translations,
     read_test_pairs,
@@ -283,7 +282,7 @@ def _swap_advice(files: list[str], columns: str) -> str:
 
 
 def _score(translations: list[str], references: list[str], language: str | None, tokenized: bool) -> dict[str, Any]:
-    from chumoku.evaluation.translation import score_translations
+    from chumoku.evaluation.translation import detect_language, score_translations
 
     language = language or detect_language(references)
     return score_translations(translations, references, language=language, tokenized=tokenized).as_dict()

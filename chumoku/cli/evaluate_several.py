@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from chumoku.cli.evaluation_data import detect_language, is_translations, read_test_pairs, read_translations
+from chumoku.cli.evaluation_data import is_translations, read_test_pairs, read_translations
 from chumoku.cli.shared import model_path
 from chumoku.errors import UsageError, pluralize
 
@@ -107,7 +107,7 @@ def _compare_translations(
 ) -> dict[str, Any]:
     """Scores and pairs over the sentences that every model could translate (None: too long for its context)."""
     from chumoku.evaluation.model_pairs import compare_translations
-    from chumoku.evaluation.translation import score_translations
+    from chumoku.evaluation.translation import detect_language, score_translations
 
     for name, lines in texts.items():
         if len(lines) != len(references):

@@ -59,12 +59,6 @@ def read_test_pairs(files: list[str], columns: tuple[str | int, str | int]) -> l
     return pairs
 
 
-def detect_language(references: list[str]) -> str:
-    from chumoku.text.japanese import share_of_japanese
-
-    return "ja" if share_of_japanese("".join(references[:1000])) > 0.1 else "en"
-
-
 def read_translations(path: Path) -> list[str]:
     from chumoku.data.text_files import open_members, read_lines
 

@@ -37,15 +37,19 @@ class Predictions(NamedTuple):
 
 
 class Predictor:
-    """Predicts the tokens of texts, one text after another. The engine is opened again only for a longer text."""
+    """Predicts the tokens of texts, one text after another. The engine is opened again only for a longer text.
 
-    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
+    longest    tokens of the longest text, if known
+    """
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, *, longest: int = 0) -> None:
         if not model.config.predicts_tokens:
             raise UsageError("This model predicts no tokens, so it cannot score a text.")
         if isinstance(model, EncoderModel) and tokenizer.roles.mask is None:
             raise UsageError("This tokenizer has no mask token, so this encoder cannot be scored.")
         self.model, self.tokenizer = model, tokenizer
         self._engine: Engine | None = None
+        self._longest = min(longest, model.config.context)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, framed as in training."""
@@ -72,7 +76,7 @@ class Predictor:
         if not isinstance(self.model, DecoderModel | EncoderDecoderModel):
             raise UsageError("An encoder has no engine; it predicts masked tokens.")
         if self._engine is None or self._engine.rows < rows or self._engine.capacity < capacity:
-            self._engine = open_engine(self.model, rows=rows, capacity=capacity)
+            self._engine = open_engine(self.model, rows=rows, capacity=max(capacity, self._longest))
         return self._engine
 
     def _predict_next(self, ids: Sequence[int]) -> Iterator[Predictions]:

@@ -46,7 +46,7 @@ def score_translations(
     import sacrebleu
 
     _check_lengths(translations, references)
-    bleu, chrf = _open_bleu(language, tokenized), sacrebleu.CHRF()
+    bleu, chrf = open_bleu(language, tokenized), sacrebleu.CHRF()
     bleu_score = bleu.corpus_score(list(translations), [list(references)], n_bootstrap=RESAMPLED)
     chrf_score = chrf.corpus_score(list(translations), [list(references)]).score
     signature = str(bleu.get_signature())
@@ -68,7 +68,7 @@ def compare_bleu(
     for translations in systems:
         _check_lengths(translations, references)
     named: list[tuple[str, Sequence[str]]] = [(str(number), list(one)) for number, one in enumerate(systems)]
-    bleu = _open_bleu(language, tokenized)
+    bleu = open_bleu(language, tokenized)
     test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=RESAMPLED)
     found: list[Any] = test()[1]["BLEU"]
     differences = [one.score - found[0].score for one in found[1:]]
@@ -94,7 +94,15 @@ def _check_lengths(translations: Sequence[str], references: Sequence[str]) -> No
         raise UsageError("There are no translations to score.")
 
 
-def _open_bleu(language: str, tokenized: bool) -> Any:
+def detect_language(references: Sequence[str]) -> str:
+    """The language of references that `score_translations` needs: "ja" for Japanese, or else "en"."""
+    from chumoku.text.japanese import share_of_japanese
+
+    return "ja" if share_of_japanese("".join(references[:1000])) > 0.1 else "en"
+
+
+def open_bleu(language: str, tokenized: bool = False) -> Any:
+    """sacrebleu's BLEU; raises a MissingExtraError if the splitter of the language's words is not installed."""
     import sacrebleu
 
     splitter = "none" if tokenized else WORD_SPLITTERS.get(language, "13a")
