@@ -26,6 +26,7 @@ _HOME = {
     "TrainResult": "chumoku.training.run",
     "build_index": "chumoku.search",
     "open_index": "chumoku.search",
+    "compare_choices": "chumoku.compare.run",
     "convert": "chumoku.weights.convert",
     "diff": "chumoku.model_diff.diff",
     "push": "chumoku.weights.push",
@@ -40,7 +41,20 @@ _HOME = {
     "ChumokuError": "chumoku.errors",
 }
 # Subpackages that `import chumoku` gives access to, as in chumoku.nn.Attention.
-_PACKAGES = ("data", "decoding", "errors", "evaluation", "lora", "models", "nn", "probe", "text", "training", "weights")
+_PACKAGES = (
+    "compare",
+    "data",
+    "decoding",
+    "errors",
+    "evaluation",
+    "lora",
+    "models",
+    "nn",
+    "probe",
+    "text",
+    "training",
+    "weights",
+)
 __all__ = [
     "Cache",
     "ChumokuError",
@@ -56,6 +70,7 @@ __all__ = [
     "attention_rollout",
     "build",
     "build_index",
+    "compare_choices",
     "convert",
     "count",
     "diff",
@@ -72,6 +87,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from chumoku.compare.run import compare_choices
     from chumoku.decoding.sampling import SamplingOptions
     from chumoku.errors import ChumokuError
     from chumoku.model_diff.diff import diff

@@ -12,6 +12,7 @@ import typer
 from chumoku.cli import (
     chat,
     classify,
+    compare,
     convert,
     count,
     demo,
@@ -47,6 +48,7 @@ app.command()(count.count)
 app.command()(tokenize.tokenize)
 app.command()(prepare.prepare)
 app.command()(train.train)
+app.command()(compare.compare)
 app.command()(evaluate.evaluate)
 app.command()(diff.diff)
 app.command("lm-eval", context_settings=lm_eval.CONTEXT_SETTINGS)(lm_eval.lm_eval)

@@ -33,7 +33,7 @@ def split_models(model: str, data: Sequence[str]) -> tuple[list[str], list[str]]
 def is_model(word: str) -> bool:
     """Whether a word of the command line can only be a model: by its name, or by what its folder contains."""
     from chumoku.model_path import is_adapter, resolve_run
-    from chumoku.weights.bundle import CONFIG
+    from chumoku.weights.identify_model import CONFIG
 
     path = Path(word)
     if path.is_dir():

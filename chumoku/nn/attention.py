@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue, LayerCache, RollingLayer
+from chumoku.nn.dropout import dropout as drop
+from chumoku.nn.ensemble import in_ensemble
 from chumoku.nn.gpu_kernels import has_kernels
 from chumoku.nn.joined_attention import attend_joined
 from chumoku.nn.norms import RMSNorm
@@ -53,7 +55,7 @@ def attend(
     cap: limits the scores by soft-capping.
     """
     _, weights = compute_attention_weights(query, key, mask=mask, bias=bias, causal=causal, cap=cap)
-    return F.dropout(weights, dropout) @ repeat_kv(value, query), weights
+    return drop(weights, dropout, training=True) @ repeat_kv(value, query), weights
 
 
 def compute_attention_weights(
@@ -272,7 +274,7 @@ class Attention(nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         causal, bias = context.causal, context.bias
-        if plain_formulas() or self.score_cap is not None:
+        if plain_formulas() or self.score_cap is not None or (dropout and in_ensemble()):
             mask, cap = context.dense_mask(), self.score_cap
             return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout, cap=cap)[0]
         if context.packing is not None:

@@ -46,22 +46,25 @@ class Interrupt:
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a run's folder, so that a second run is refused. The lock of a dead process is released by the system."""
+def lock_folder(folder: Path, *, option: str = "train.out") -> Iterator[None]:
+    """Lock a run's folder, so that a second run is refused. The lock of a dead process is released by the system.
+
+    option: what a user changes to get another folder, for the error message.
+    """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file, but a run needs a folder. Choose another train.out.")
+        raise UsageError(f"{folder} is a file, but a run needs a folder. Choose another {option}.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written to: {error.strerror}. Choose another train.out.") from error
+        raise StorageError(f"{folder} cannot be written to: {error.strerror}. Choose another {option}.") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another process"
             raise BusyError(
-                f"{folder} is in use by a run (process {owner}). Wait for it, stop it, or choose another train.out."
+                f"{folder} is in use by a run (process {owner}). Wait for it, stop it, or choose another {option}."
             ) from error
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,15 @@ class TrainEvent:
 Callback = Callable[[TrainEvent], object]
 
 
+class Step(NamedTuple):
+    """A step that has begun."""
+
+    number: int
+    rate: float  # learning rate
+    tokens: int  # labels of all its batches
+    buffers: list[Tensor]  # copies from before the step
+
+
 @dataclass
 class Run:
     """A run: all parts of the training loop, and the loop itself."""
@@ -86,34 +96,51 @@ class Run:
 
     def train(self) -> str:
         """Train until the last step, until patience runs out, or until a signal; returns which, as text."""
-        settings, state = self.recipe.train, self.state
         with self.interrupt:
-            if state.validation_due(settings):  # interrupted before this step was validated
+            if self.validation_due:  # interrupted before this step was validated
                 self.validate()
-            self.upcoming = iter(()) if state.out_of_patience(settings) else self.batches_by_step()
-            self.fetch_next()
+            self.fetch_first()
             while self.next_batches is not None:
                 batches, labels = self.next_batches
                 tokens, stopping = self.world.sum(labels, self.interrupted)
                 if stopping or not self.train_step(batches, int(tokens)):
                     return self.stop()
-                if state.validation_due(settings):
+                if self.validation_due:
                     self.validate()
-                last = state.step == settings.steps or state.out_of_patience(settings)
-                if last or state.step % settings.save_every == 0:
-                    self.save(final=last)
-                if state.out_of_patience(settings):
+                if self.save_if_due():
                     break
-            if state.validation_due(settings):
+            if self.validation_due:
                 return self.stop()
-        if state.out_of_patience(settings):
-            return f"stopped early: no improvement in {pluralize(state.waited, 'validation')}"
+        return self.describe_end()
+
+    @property
+    def validation_due(self) -> bool:
+        return self.state.validation_due(self.recipe.train)
+
+    def describe_end(self) -> str:
+        """How a run ended that no signal stopped, as text."""
+        if self.state.out_of_patience(self.recipe.train):
+            return f"stopped early: no improvement in {pluralize(self.state.waited, 'validation')}"
         return "finished"
+
+    def save_if_due(self) -> bool:
+        """Save a checkpoint if this step needs one; returns whether it was the last step."""
+        settings, state = self.recipe.train, self.state
+        last = state.step == settings.steps or state.out_of_patience(settings)
+        if last or state.step % settings.save_every == 0:
+            self.save(final=last)
+        return last
 
     def stop(self) -> str:
         self.stopped_by = self.interrupt.signal or signal.SIGTERM
         self.save(final=True)
         return f"stopped by {signal.Signals(self.stopped_by).name}"
+
+    def fetch_first(self) -> None:
+        """Fetch the batches of the first step that remains."""
+        done = self.state.out_of_patience(self.recipe.train)
+        self.upcoming = iter(()) if done else self.batches_by_step()
+        self.fetch_next()
 
     def fetch_next(self) -> None:
         """Fetch the batches of the next step; called while the GPU computes this one."""
@@ -137,30 +164,52 @@ class Run:
 
     def train_step(self, batches: list[Batch], tokens: int) -> bool:
         """Take one step; returns False, with nothing changed, if a signal came before it was complete."""
-        settings, state = self.recipe.train, self.state
-        began, step = time.perf_counter(), state.step + 1
-        torch.manual_seed(int(random_numbers(1, settings.seed, step, self.world.rank)[0]) >> 1)
-        rate = self.recipe.peak_learning_rate * self.recipe.lr_schedule(step)
-        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        began, step = time.perf_counter(), self.begin_step(tokens)
+        total = self.sum_gradients(batches, tokens)
+        if total is None:
+            self.restore_buffers(step.buffers)
+            return False
+        measured = self.update_weights(total, step.rate)
+        self.fetch_next()
+        numbers = measured.tolist()  # waits for the GPU
+        self.end_step(step, batches, numbers, seconds=time.perf_counter() - began)
+        return True
+
+    def begin_step(self, tokens: int) -> Step:
+        """Seed the random numbers of the next step, and clear the gradients."""
+        number = self.state.step + 1
+        torch.manual_seed(int(random_numbers(1, self.recipe.train.seed, number, self.world.rank)[0]) >> 1)
         self.objective.train()
         self.optimizer.zero_grad()
+        rate = self.recipe.peak_learning_rate * self.recipe.lr_schedule(number)
+        return Step(number, rate, tokens, [buffer.clone() for buffer in self.model.buffers()])
+
+    def sum_gradients(self, batches: list[Batch], tokens: int) -> Tensor | None:
+        """Compute the gradients and return the summed loss of the batches; None if a signal came."""
         total = torch.zeros((), device=self.world.device)
         for number, batch in enumerate(self.objective.step_batches(batches, self.module, self.world)):
             if self.interrupted and self.world.size == 1:
-                self.restore_buffers(buffers)
-                return False
+                return None
             with gradient_sync(self.module, now=number == len(batches) - 1):
                 batch_loss = self.module(batch)
                 (batch_loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
             total += batch_loss.detach()
+        return total
+
+    def update_weights(self, total: Tensor, rate: float) -> Tensor:
+        """Clip and apply the gradients if they are finite. Returns loss, norm and 1.0 if it was skipped."""
         norm = self.optimizer.grad_norm() / self.scale.value
         bad = self.world.largest((~(total + norm).isfinite()).float())
-        self.optimizer.unscale_and_clip(norm, settings.max_grad_norm, self.scale.value)
+        self.optimizer.unscale_and_clip(norm, self.recipe.train.max_grad_norm, self.scale.value)
         self.optimizer.step(rate, skip=bad)
-        self.fetch_next()
-        total_loss, norm_value, skipped = torch.stack([total, norm.to(total), bad]).tolist()  # waits for the GPU
+        return torch.stack([total, norm.to(total), bad])
+
+    def end_step(self, step: Step, batches: list[Batch], numbers: Sequence[float], *, seconds: float) -> None:
+        """Count and report a step whose `update_weights` returned these numbers; DivergedError if it was one too many
+        that is not finite."""
+        state, (total_loss, norm, skipped) = self.state, numbers
         (total_loss,) = self.world.sum(total_loss)
-        state.step, state.tokens = step, state.tokens + tokens
+        state.step, state.tokens = step.number, state.tokens + step.tokens
         if not skipped:
             self.average.update()
             state.bad = 0
@@ -169,13 +218,11 @@ class Run:
             try:
                 self.skip_step(batches)
             finally:
-                self.restore_buffers(buffers)
-        seconds = time.perf_counter() - began
+                self.restore_buffers(step.buffers)
         state.seconds += seconds
-        loss = total_loss / max(1, tokens)
-        self.log.step(state, loss=loss, norm=norm_value, rate=rate, speed=tokens / seconds)
-        self.notify(TrainEvent(step, self.model, loss=loss, learning_rate=rate, tokens=tokens))
-        return True
+        loss = total_loss / max(1, step.tokens)
+        self.log.step(state, loss=loss, norm=norm, rate=step.rate, speed=step.tokens / seconds)
+        self.notify(TrainEvent(step.number, self.model, loss=loss, learning_rate=step.rate, tokens=step.tokens))
 
     def notify(self, event: TrainEvent) -> None:
         for callback in self.callbacks if self.world.main else ():
@@ -202,23 +249,26 @@ class Run:
 
     def validate(self) -> None:
         """Compute the validation loss, and save the weights if they are the best so far."""
-        state = self.state
         with self.evaluator.eval_mode():
             loss = self.evaluator.loss(stop=lambda: self.world.sum(self.interrupted)[0] > 0)
-            if loss is None:
-                return
-            state.judged = state.step
-            best = math.isfinite(loss) and (state.best is None or loss < state.best)
-            state.waited = 0 if best else state.waited + 1
-            scores = self.scores()
-            self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best, scores=scores)
-            if best:
-                self.check_finite()
-                if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/
-                    state.best = loss
-            for line in self.samples():
-                self.log.info(line)
-            self.notify(TrainEvent(state.step, self.model, validation_loss=loss))
+            if loss is not None:
+                self.end_validation(loss)
+
+    def end_validation(self, loss: float) -> None:
+        """Report this validation loss, and save the weights if it is the lowest so far; in eval mode."""
+        state = self.state
+        state.judged = state.step
+        best = math.isfinite(loss) and (state.best is None or loss < state.best)
+        state.waited = 0 if best else state.waited + 1
+        scores = self.scores()
+        self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best, scores=scores)
+        if best:
+            self.check_finite()
+            if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/
+                state.best = loss
+        for line in self.samples():
+            self.log.info(line)
+        self.notify(TrainEvent(state.step, self.model, validation_loss=loss))
 
     def save(self, *, final: bool = False) -> None:
         state = self.state

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from chumoku.model_path import resolve_run
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
+from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
 from chumoku.training.data_files import find_data_files
@@ -122,26 +124,47 @@ class StepTime(NamedTuple):
 
 
 def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> StepTime:
-    model = build(config, device=device)
-    if recipe.lora is not None:
-        lora.attach(model, recipe.lora)
-    optimizer = Optimizer(model, recipe.optimizer)
     if device.type == "cpu":
         token = count(config, length=length).training_flops / measure_matmul_flops(
             device, DTYPES[recipe.train.precision]
         )
-        muon = recipe.optimizer.kind == "muon"
-        update = _muon_flops(model) / measure_matmul_flops(device, torch.bfloat16) if muon else 0.0
+        update = 0.0
+        if recipe.optimizer.kind == "muon":
+            update = _muon_flops(_model(recipe, config, torch.device("meta"))) / measure_matmul_flops(
+                device, torch.bfloat16
+            )
         if rows * length * token + update > LONGEST:
             return StepTime(token, update, measured=False)
+    step = make_timed_step(recipe, config, device, rows=rows, length=length)
+    times: list[tuple[float, float]] = []
+    end = math.inf
+    while len(times) < 4 and time.perf_counter() < end:
+        times.append(step())
+        end = min(end, time.perf_counter() + TIMED_SECONDS)
+    times = times[1:] or times  # the first one warms up
+    return StepTime(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
+
+
+def _model(recipe: Recipe, config: ModelConfig, device: torch.device) -> Model:
+    model = build(config, device=device)
+    if recipe.lora is not None:
+        lora.attach(model, recipe.lora)
+    return model
+
+
+def make_timed_step(
+    recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int
+) -> Callable[[], tuple[float, float]]:
+    """A function that trains on one batch of random tokens; it returns the seconds of both passes and of the update."""
+    model = _model(recipe, config, device)
+    optimizer = Optimizer(model, recipe.optimizer)
     settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
     sentences = recipe.data.kind == "sentences"
     objective = make_objective(recipe, model) if sentences else default_objective(model)
     module = wrap(objective, settings, World(device)).train()
     batch = (_random_sentences if sentences else _random_batch)(config, rows, length, device)
-    times: list[tuple[float, float]] = []
-    end = math.inf
-    while len(times) < 4 and time.perf_counter() < end:
+
+    def step() -> tuple[float, float]:
         start = time.perf_counter()
         optimizer.zero_grad()
         (module(batch) / (rows * length)).backward()
@@ -150,10 +173,9 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         optimizer.grad_norm().item()
         optimizer.step(1e-6)
         synchronize(device)
-        times.append((middle - start, time.perf_counter() - middle))
-        end = min(end, time.perf_counter() + TIMED_SECONDS)
-    times = times[1:] or times  # the first one warms up
-    return StepTime(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
+        return middle - start, time.perf_counter() - middle
+
+    return step
 
 
 def _muon_flops(model: nn.Module) -> float:

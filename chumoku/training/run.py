@@ -36,7 +36,7 @@ from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.distributed import World, distribute_like, join_world, wrap
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.log import METRICS, Log, measure_matmul_flops, read_metrics
-from chumoku.training.loop import Callback, Run
+from chumoku.training.loop import Callback, Run, TrainEvent
 from chumoku.training.next_step import suggest_next
 from chumoku.training.objectives import make_objective
 from chumoku.training.optimizer import Optimizer
@@ -95,6 +95,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     examine: Examine | None = None,
+    data_folder: Path | None = None,
 ) -> TrainResult:
     """Train the model of a recipe: a TOML file, a built-in recipe's name, a run's folder, or nested mappings.
 
@@ -106,6 +107,7 @@ def train(
                        dicts (see `training.own_data`); they need `model`, whose tokenizer is saved with the result
     callbacks          functions that are called with a `TrainEvent` after each step and after each validation
     examine            called with the data and the model before the first step of a new run; may raise an error
+    data_folder        where tokenizer and tokens are stored; several runs can share it. Default: train.out/data
 
         chumoku.train({"train": {"out": "runs/mine", "steps": 100}}, model=chumoku.Pipeline(model, tokenizer),
                       train_data=batches, validation_data=held_out, callbacks=[lambda event: print(event.loss)])
@@ -128,8 +130,10 @@ def train(
         stack.callback(log.close)
         stack.enter_context(plain(recipe.train.plain or plain_formulas()))
         stack.enter_context(fast_kernels(recipe.train.precision))
-        parts = OwnParts(model, train_data, validation_data, callbacks)
-        return _train(recipe, folder, world, log, parts, resume=resume, examine=examine)
+        parts = OwnParts(model, train_data, validation_data, callbacks, data_folder)
+        run = open_run(recipe, world, log, parts, resume=resume, examine=examine)
+        start_run(run, resume=resume)
+        return finish_run(run, run.train())
 
 
 def check_trainable(model: Model) -> None:
@@ -147,10 +151,11 @@ def check_trainable(model: Model) -> None:
 class OwnParts(NamedTuple):
     """What a caller of `train` brings along instead of a recipe's parts."""
 
-    model: Bundle | None
-    train_data: Any
-    validation_data: Any
-    callbacks: Sequence[Callback]
+    model: Bundle | None = None
+    train_data: Any = None
+    validation_data: Any = None
+    callbacks: Sequence[Callback] = ()
+    data_folder: Path | None = None
 
 
 def _own_tables(
@@ -169,9 +174,11 @@ def _own_tables(
     return {**tables, "data": {"kind": "own"}} if own else tables
 
 
-def _train(
-    recipe: Recipe, folder: Path, world: World, log: Log, parts: OwnParts, *, resume: bool, examine: Examine | None
-) -> TrainResult:
+def open_run(
+    recipe: Recipe, world: World, log: Log, parts: OwnParts, *, resume: bool, examine: Examine | None = None
+) -> Run:
+    """Prepare the data and build the run at step 0; its folder is locked."""
+    folder = Path(recipe.train.out)
     keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
     options: dict[str, Any] = {"keep": keep, "world": world, "notify": log.info, "sharded": recipe.train.sharded}
     checkpoints = Checkpoints(folder / "checkpoints", **options)
@@ -200,19 +207,29 @@ def _train(
         checkpoint.check_disk_space(
             folder, checkpoint.disk_needed(sum(t.numel() for t in run.result.tensors().values()), recipe)
         )
+    return run
+
+
+def start_run(run: Run, *, resume: bool) -> None:
+    """Continue from the newest checkpoint if this is a resumed run, and open the log."""
+    recipe, log, folder = run.recipe, run.log, Path(run.recipe.train.out)
     if resume:
         resume_from_checkpoint(run)
-    if world.main:
+    if run.world.main:
         for line in find_changed_settings(folder / RECIPE_FILE, recipe) if resume else ():
             log.info(f"Changed since the last run: {line}.")
         (folder / RECIPE_FILE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
     log.info(_describe_run(run))
     log.open(run.state)
-    ended = run.train()
+
+
+def finish_run(run: Run, ended: str) -> TrainResult:
+    """Write the result of a run that ended, and close its log."""
+    log, folder = run.log, Path(run.recipe.train.out)
     if run.stopped_by is None:
         write_result(run, folder)
     log.close()
-    if world.main:
+    if run.world.main:
         draw_loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
     where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
@@ -232,9 +249,9 @@ def _prepare_data(
         return own_training_data(init, parts.train_data, parts.validation_data)
     if world.main:
         with ShowProgress(log.console) as progress:
-            data = prepare(recipe, tokenizers, progress)
+            data = prepare(recipe, tokenizers, progress, folder=parts.data_folder)
     world.barrier()
-    return data if world.main else prepare(recipe, tokenizers)
+    return data if world.main else prepare(recipe, tokenizers, folder=parts.data_folder)
 
 
 def _describe_run(run: Run) -> str:
@@ -354,6 +371,7 @@ def write_result(run: Run, folder: Path) -> None:
         files.load_weights(run.result, files.average_weights(paths, run.result.tensors()))
         with run.evaluator.eval_mode():
             loss = run.evaluator.loss()
+            run.notify(TrainEvent(run.state.step, run.model, validation_loss=loss))
         if loss is not None:
             worse = run.state.best is not None and loss > run.state.best
             warning = f", worse than the best single one ({run.state.best:.4f}) in {folder / 'best'}" if worse else ""

@@ -32,10 +32,13 @@ PREPARE = {  # by data.kind
 }
 
 
-def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> TrainingData:
+def prepare(
+    recipe: Recipe, init: Bundle | None = None, progress: Progress = silent, *, folder: Path | None = None
+) -> TrainingData:
     """Read and tokenize the recipe's data, or open it if nothing has changed.
 
-    `init` is the model to start from, whose tokenizers are used. `progress` is called during long work.
+    init        the model to start from, whose tokenizers are used
+    progress    called during long work
+    folder      where tokenizer and tokens are stored; default: data/ in the run's folder
     """
-    folder = Path(recipe.train.out) / "data"
-    return PREPARE[recipe.data.kind](recipe, folder, init, progress)
+    return PREPARE[recipe.data.kind](recipe, folder or Path(recipe.train.out) / "data", init, progress)
