@@ -233,7 +233,7 @@ def finish_run(run: Run, ended: str) -> TrainResult:
         draw_loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
     where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
-    advice = suggest_next(recipe.data.kind, data.config.kind, folder / "last") if run.stopped_by is None else ""
+    advice = suggest_next(run.recipe.data.kind, run.data.config.kind, folder / "last") if run.stopped_by is None else ""
     log.info(
         f"{ended[0].upper()}{ended[1:]} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}."
         f"{advice}"
