@@ -1,10 +1,11 @@
 """Decoding on a CPU, compared with transformers, CTranslate2 and llama.cpp in the same run.
 
     pip install 'chumoku[bench]'
-    python benchmarks/decode_cpu.py [--rounds 5] [--only translator|decoder]
+    python benchmarks/decode_cpu.py [--rounds 5] [--only translator|decoder|prompts]
 
     translator   6 + 6 layers, D = 512, vocabulary 16,000; 32 sentences of 25 tokens → 32 tokens each; greedy and beam 4
     decoder      SmolLM2-135M's shape, batch 1: a prompt of 128 tokens, then 64 tokens one by one, greedy
+    prompts      the same shape: prompts of 256 and 2,000 tokens, beside transformers in bf16
 
 Weights are random, because speed does not depend on them; the end token is forbidden, so that all programs generate the
 same number of tokens. They run alternately. Prints one JSON line: tokens per second (quartiles), how many times faster
@@ -31,6 +32,7 @@ from decode_peers import (
     END,
     NEW,
     PROMPT,
+    PROMPTS,
     SENTENCES,
     SOURCE,
     TARGET,
@@ -39,6 +41,7 @@ from decode_peers import (
     ctranslate2_translators,
     llama_cpp,
     transformers_decoder,
+    transformers_prompts,
     transformers_translator,
 )
 
@@ -169,13 +172,39 @@ def decoder(rounds: int, missing: list[str]) -> dict[str, object]:
     }
 
 
+def prompts(rounds: int, missing: list[str]) -> dict[str, object]:
+    base = chumoku.build(chumoku.preset("smollm2-135m"))
+    precisions = ("float32", "bf16", "int8", "int4")
+    engines = {name: open_engine(to_precision(base, name), rows=1, capacity=max(PROMPTS) + 1) for name in precisions}
+    for engine in engines.values():
+        engine.add_rows(1)
+
+    def read(engine: object, length: int) -> None:
+        engine.truncate([0])
+        engine.prefill([list(range(7, 7 + length))])
+
+    peers = try_peer("transformers", transformers_prompts, missing) or {}
+    found = {}
+    for length in PROMPTS:
+        peer = f"transformers bf16 {length}"
+        reads = {
+            f"ours {name}": lambda engine=engine, length=length: read(engine, length)
+            for name, engine in engines.items()
+        }
+        reads |= {peer: peers[peer]} if peers else {}
+        seconds = time_alternately(reads, rounds=rounds)
+        faster = {name: times_faster(seconds, f"ours {name}", peer) for name in precisions}
+        found[str(length)] = {"tokens_per_second": rates(seconds, length), "times_faster_than_transformers": faster}
+    return found
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--only", choices=("translator", "decoder"))
+    options.add_argument("--only", choices=("translator", "decoder", "prompts"))
     chosen = options.parse_args()
     missing: list[str] = []
-    parts = {"translator": translator, "decoder": decoder}
+    parts = {"translator": translator, "decoder": decoder, "prompts": prompts}
     found = {name: part(chosen.rounds, missing) for name, part in parts.items() if chosen.only in (None, name)}
     print(json.dumps({"threads": torch.get_num_threads(), "torch": torch.__version__, **found, "missing": missing}))
     sys.stdout.flush()

@@ -10,6 +10,7 @@ import torch
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 32, 25, 32, 16_000
 PROMPT, NEW = 128, 64
+PROMPTS = (256, 2000)
 BEGIN, END = 1, 2
 Functions = dict[str, Callable[[], object]]
 
@@ -89,14 +90,34 @@ def fill_ctranslate2(spec: object) -> None:
     linear(spec.decoder.projection, VOCABULARY, 512)
 
 
-def transformers_decoder() -> tuple[Functions, Functions]:
+def transformers_llama() -> torch.nn.Module:
     import transformers
 
     config = transformers.LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, tie_word_embeddings=True, eos_token_id=None, bos_token_id=1, pad_token_id=0,
     )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def transformers_prompts() -> Functions:
+    """Prompts of every length, with the cache that generation would go on from."""
+    import transformers
+
+    model = transformers_llama().to(torch.bfloat16)
+
+    def read(length: int) -> None:
+        tokens = torch.arange(7, 7 + length)[None]
+        with torch.inference_mode():
+            model(tokens, past_key_values=transformers.DynamicCache(), use_cache=True, logits_to_keep=1)
+
+    return {f"transformers bf16 {length}": lambda length=length: read(length) for length in PROMPTS}
+
+
+def transformers_decoder() -> tuple[Functions, Functions]:
+    import transformers
+
+    model = transformers_llama()
     prompt = torch.arange(7, 7 + PROMPT)[None]
     past = transformers.DynamicCache()
 

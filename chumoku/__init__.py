@@ -28,6 +28,7 @@ _HOME = {
     "open_index": "chumoku.search",
     "compare_choices": "chumoku.compare.run",
     "convert": "chumoku.weights.convert",
+    "diff": "chumoku.model_diff.diff",
     "push": "chumoku.weights.push",
     "train": "chumoku.training.run",
     "plain": "chumoku.nn.plain",
@@ -72,6 +73,7 @@ __all__ = [
     "compare_choices",
     "convert",
     "count",
+    "diff",
     "load",
     "logit_lens",
     "open_index",
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     from chumoku.compare.run import compare_choices
     from chumoku.decoding.sampling import SamplingOptions
     from chumoku.errors import ChumokuError
+    from chumoku.model_diff.diff import diff
     from chumoku.models.build import build
     from chumoku.models.config import ModelConfig
     from chumoku.models.count import count

@@ -1,6 +1,6 @@
 """What a path to a model means: a run's folder stands for the model in it, an adapter names its base model.
 
-`weights.open_model.local_path` finds a model by the name of a shipped one, or at the Hub.
+`weights.identify_model` finds a model by the name of a shipped one, or at the Hub.
 """
 
 from __future__ import annotations
@@ -9,22 +9,34 @@ from pathlib import Path
 
 from chumoku import lora
 from chumoku.errors import UsageError
-from chumoku.weights import open_model
-from chumoku.weights.bundle import CONFIG
 from chumoku.weights.formats.hub import HUB
+from chumoku.weights.identify_model import ADAPTER_CONFIG, CONFIG, exists, identify_model, local_path
 
 
 def resolve_run(path: Path | str) -> Path | str:
     """The model folder of a run: last/, or best/ while the run is not finished. Other paths are returned unchanged."""
     folder = Path(path)
-    if open_model.exists(folder / CONFIG) or is_adapter(folder):
+    if exists(folder / CONFIG) or is_adapter(folder):
         return path
     inner = (folder / name for name in ("last", "best"))
-    return next((one for one in inner if open_model.exists(one / CONFIG) or is_adapter(one)), path)
+    return next((one for one in inner if exists(one / CONFIG) or is_adapter(one)), path)
 
 
 def is_adapter(path: Path | str) -> bool:
-    return open_model.exists(Path(path) / open_model.ADAPTER_CONFIG)
+    return exists(Path(path) / ADAPTER_CONFIG)
+
+
+def check_model(path: Path | str, adapter: Path | str | None = None) -> None:
+    """Refuse a path that is no model, or an adapter that is none, without importing torch.
+
+    A model at the Hub is not looked up.
+    """
+    if adapter is not None:
+        lora.read_adapter_config(resolve_run(adapter))
+    if adapter is None and is_adapter(path):
+        path = base_model_of(Path(path))
+    if not str(path).startswith(HUB):
+        identify_model(path)
 
 
 def base_model_of(folder: Path) -> str:
@@ -32,9 +44,9 @@ def base_model_of(folder: Path) -> str:
     base = lora.read_adapter_config(folder).base
     if not base:
         raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
-    if base.startswith(HUB) or open_model.exists(open_model.local_path(base)):
+    if base.startswith(HUB) or exists(local_path(base)):
         return base
-    if open_model.exists(folder / base):
+    if exists(folder / base):
         return str(folder / base)
     raise UsageError(
         f"The adapter {folder} belongs to the model {base[:200]}, which was not found. Open that model with this "

@@ -13,10 +13,10 @@ from chumoku.models.model import Model
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.quantized import quantized_kinds
 from chumoku.text import MissingTokenizer, Tokenizer
-from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers, write_bundle
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import atomic_folder
+from chumoku.weights.identify_model import is_bundle
 
 
 def save(
@@ -43,7 +43,7 @@ def save(
     bundle = Bundle(model, tokenizer, source_tokenizer, generation_config)
     check_savable(model)
     check_vocabulary(bundle)
-    saved = open_model.is_bundle(folder)
+    saved = is_bundle(folder)
     empty = not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir()))
     if not empty and not (saved and overwrite):
         hint = "Pass overwrite=True to replace it" if saved else "It is not a saved model"

@@ -43,6 +43,7 @@ VALID: dict[str, dict[str, Any]] = {
         "stream_options": {"include_usage": True},
     },
     "/v1/embeddings": {"model": "encoder", "input": ["a", "b"], "encoding_format": "base64"},
+    "/v1/classify": {"model": "tagger", "input": ["a", "b c"]},
     "/v1/translate": {"model": "translator", **TRANSLATE},
     "/v1/look": {**LOOK, "maps": ["decoder"], "layer": 1},
     "/v1/look/tokens": LOOK,
@@ -209,6 +210,7 @@ def models(place: Path) -> dict[str, Any]:
         "writer": make_bundle(place / "writer", "decoder", chat_tokenizer()),
         "translator": make_bundle(place / "translator", "encoder-decoder", byte_tokenizer(("ja", "en"))),
         "encoder": make_bundle(place / "encoder", "encoder"),
+        "tagger": make_bundle(place / "tagger", "encoder", head="tags", labels=("a", "b", "c")),
     }
 
 

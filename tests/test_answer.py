@@ -127,6 +127,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 def test_the_page_opens_from_disk_and_hostile_names_stay_text(tmp_path: Path, browser: Any) -> None:
     comparison = table({HOSTILE: BASE, "model.position=b": shifted(0.05)})
+    comparison = dataclasses.replace(comparison, notes=("<b>One rate</b> was at the edge of the search.",))
     url = write_page(comparison, decide(comparison, planned_seeds=5), tmp_path / "page.html").as_uri()
     with monitored_page(browser, viewport={"width": 1280, "height": 997}) as (page, log):
         page.goto(url)
@@ -139,6 +140,7 @@ def test_the_page_opens_from_disk_and_hostile_names_stay_text(tmp_path: Path, br
             assert ("優れています" in shown) == (language == "ja")
             assert "train.steps 500 → 431" in shown
             assert '<img/src="x">' in shown
+            assert "<b>One rate</b> was at the edge" in shown
         assert page.locator("img").count() == 2
         assert log.messages == []
         assert log.requests == [url]

@@ -17,8 +17,8 @@ from chumoku.data import prepared_chat
 from chumoku.data.batches import IGNORE, Share
 from chumoku.data.chat_batches import pack
 from chumoku.data.chat_samples import ChatSample, ConversationEncoder, show_sample
-from chumoku.data.manifest import read_manifest
-from chumoku.data.prepared_chat import describe_report, open_chat, prepare_chat
+from chumoku.data.manifest import describe_report, read_manifest
+from chumoku.data.prepared_chat import open_chat, prepare_chat
 from chumoku.errors import CorpusError, DamagedError
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.training.datasets import prepare

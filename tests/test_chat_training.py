@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ def test_a_resumed_run_is_the_same_run(model: Path, chats: Path, tmp_path: Path)
     log = ConsoleLog()
     go(chat_recipe(model, chats, tmp_path / "whole", train={"keep_checkpoints": 5}), log=log)
     assert "conversations for training and" in log.text
+    read, learned = re.search(r"([\d,]+) tokens/s, ([\d,]+) of them learned", log.text).groups()  # type: ignore[union-attr]
+    assert 1.2 < int(read.replace(",", "")) / int(learned.replace(",", "")) < 20
+    assert f"Use it: chumoku chat {tmp_path / 'whole' / 'last'}" in log.text
     half = shutil.copytree(tmp_path / "whole", tmp_path / "half")
     for later in ("step-00000006", "step-00000007"):
         shutil.rmtree(half / "checkpoints" / later)
@@ -86,13 +90,17 @@ def test_refusals(model: Path, chats: Path, tmp_path: Path, ask: Ask) -> None:
 
 
 def test_dry_run_shows_a_sample(model: Path, chats: Path, tmp_path: Path, ask: Ask) -> None:
-    words = ["train", "chat-lora", f"model.init={model}", f"data.files={chats}", "train.sequence_length=113"]
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(chats.read_text("utf-8") + "no json\n\x00\n", "utf-8")
+    words = ["train", "chat-lora", f"model.init={model}", f"data.files={broken}", "train.sequence_length=113"]
     words += [f"train.out={tmp_path / 'x'}", 'lora.targets=["decoder.blocks.*.attention.query"]']
     ended = ask(*words, "--dry-run")
     assert ended.code == 0, ended.out + ended.err
     assert (
         "<|im_start|>user\nAdd 0 and 0.<|im_end|>\n<|im_start|>assistant\n⟦It is 0.<|im_end|>⟧" in ended.out + ended.err
     )
+    assert "2 dropped: not JSON (a record that cannot be parsed)" in ended.out
+    assert f"{broken}:{len(chats.read_text('utf-8').splitlines()) + 1}  no json" in ended.out
     assert not (tmp_path / "x").exists()
 
 

@@ -22,6 +22,7 @@ from chumoku.evaluation.classification import entity_score, find_entities, score
 from chumoku.models.heads import pool
 from chumoku.pipeline import Pipeline
 from chumoku.probe.lens import logit_lens
+from chumoku.training.log import read_metrics
 from chumoku.training.objectives.classification import label_loss
 from chumoku.training.recipe import read_recipe
 
@@ -69,10 +70,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files and three trained models: classes (an encoder and a decoder) and tags."""
     folder = tmp_path_factory.mktemp("classification")
     write_files(folder)
-    quiet = Console(file=io.StringIO())
-    chumoku.train(recipe("encoder", "labels", folder, "classes"), console=quiet)
-    chumoku.train(recipe("decoder", "labels", folder, "decoder", pooling="last"), console=quiet)
-    chumoku.train(recipe("encoder", "tags", folder, "tags"), console=quiet)
+    for kind, data, name, more in (
+        *(("encoder", "labels", "classes", {}), ("decoder", "labels", "decoder", {"pooling": "last"})),
+        ("encoder", "tags", "tags", {}),
+    ):
+        with (folder / f"{name}.log").open("w", encoding="utf-8") as file:
+            chumoku.train(recipe(kind, data, folder, name, **more), console=Console(file=file, width=1000))
     return folder
 
 
@@ -120,7 +123,7 @@ def test_dropped_examples_are_counted_with_their_reasons(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "content", "options", "said"),
     [
-        ("a.tsv", "one\n", {}, r"a\.tsv:1 has 1 column\(s\), but column 1 is needed"),
+        ("a.tsv", "one\n", {}, r"a\.tsv:1 has 1 column, but column 1 is needed"),
         ("a.tsv", "one\tx\n", {"columns": ("body", "label")}, "has no column 'body' in its first line: one, x"),
         ("a.csv", 'one,"x\n', {}, r"a\.csv:\d is not valid CSV"),
         ("a.jsonl", '{"text": "a"}\n', {}, "has no field 'label' with a text; its fields are text"),
@@ -128,6 +131,8 @@ def test_dropped_examples_are_counted_with_their_reasons(tmp_path: Path) -> None
         ("a.conll", "Mary\n", {"tagged": True}, "a word and its tag are needed"),
         ("a.conll", "a b\n", {"tagged": True, "columns": ("word", "tag")}, "'word' is a name"),
         ("a.tsv", "\tx\n", {}, "No usable examples"),
+        ("a.tsv", '{"text": "a", "label": "b"}\n', {}, r"It looks like JSONL: name the file \.jsonl"),
+        ("a.conll", "{}\n", {"tagged": True}, "It looks like JSONL"),
     ],
 )
 def test_wrong_files_are_refused(name: str, content: str, options: Any, said: str, tmp_path: Path) -> None:
@@ -218,7 +223,9 @@ def head_model(kind: str, head: str, **settings: Any) -> chumoku.models.model.Mo
         ("classes", {"pooling": "mean"}),
         ("classes", {"pooling": "first", "classifier_activation": "tanh"}),
         ("classes", {"pooling": "last", "classifier_activation": "relu"}),
+        ("classes", {"pooling": "last", "label_bias": False}),
         ("tags", {}),
+        ("tags", {"classifier_activation": "gelu", "classifier_norm": True, "classifier_bias": False}),
     ],
 )
 def test_the_head_is_its_formula_and_ignores_padding(kind: str, head: str, settings: dict[str, Any]) -> None:
@@ -237,8 +244,13 @@ def test_the_head_is_its_formula_and_ignores_padding(kind: str, head: str, setti
             vectors = {"mean": hidden.mean(0), "first": hidden[0], "last": hidden[-1]}[settings["pooling"]]
         if model.head.transform is not None:
             vectors = model.head.transform(vectors)
-            vectors = vectors.tanh() if settings["classifier_activation"] == "tanh" else vectors.relu()
-        expected = vectors @ model.head.output.weight.T + model.head.output.bias
+            functions = {"tanh": torch.tanh, "relu": torch.relu, "gelu": torch.nn.functional.gelu}
+            vectors = functions[settings["classifier_activation"]](vectors)
+        if settings.get("classifier_norm"):
+            vectors = torch.nn.functional.layer_norm(vectors, (12,), eps=model.config.norm_epsilon)
+        expected = vectors @ model.head.output.weight.T
+        expected = expected if model.head.output.bias is None else expected + model.head.output.bias
+        assert (model.head.output.bias is None) == (not model.config.label_bias)
         found = output.logits[row] if head == "classes" else output.logits[row, :length]
         torch.testing.assert_close(found, expected)
 
@@ -281,6 +293,16 @@ def test_classes_are_learned_and_survive_saving(run: str, runs: Path, tmp_path: 
     notes: list[str] = []
     pipeline.classify("film " * 50, note=notes.append)
     assert notes == ["1 of 1 texts were cut: this model reads the first 31 tokens of a text."]
+
+
+@pytest.mark.parametrize("run", ["classes", "tags"])
+def test_accuracy_is_logged_with_the_validation_loss(run: str, runs: Path, ask: Ask) -> None:
+    logged = [line for line in read_metrics(runs / run / "metrics.jsonl") if "validation_loss" in line][-1]
+    file = runs / ("reviews.tsv" if run == "classes" else "names.jsonl")
+    values = json.loads(ask("evaluate", str(runs / run), str(file), "--json").out)
+    assert (logged["accuracy"], logged["macro_f1"]) == (values["accuracy"], values["macro_f1"])
+    assert "accuracy 0." in (runs / f"{run}.log").read_text("utf-8") or logged["accuracy"] == 1
+    assert f"Use it: chumoku classify {runs / run / 'last'} " in (runs / f"{run}.log").read_text("utf-8")
 
 
 def test_tags_are_learned(runs: Path) -> None:
@@ -332,9 +354,11 @@ def test_a_classifier_starts_from_another_model(runs: Path) -> None:
         ({"kind": "encoder", "head": "masked"}, {}, "model.head: data.kind = 'labels' trains the head 'classes'"),
         ({"kind": "encoder", "labels": ["a", "a"]}, {}, "labels: the label 'a' is given twice"),
         ({"kind": "encoder", "labels": ["a", "b"]}, {"kind": "text"}, "labels: this key is only for head = 'classes'"),
-        ({"init": "decoder", "width": 7}, {}, "only dropout, context, labels, pooling and classifier_activation may"),
+        ({"init": "decoder", "width": 7}, {}, "only dropout, context, labels, pooling, classifier_activation, .* may"),
         ({"init": "decoder"}, {"kind": "text"}, "data.kind: this model has the head 'classes'"),
-        ({"kind": "encoder", "classifier_activation": "tanh"}, {"kind": "tags"}, "only for head = 'classes'"),
+        ({"kind": "encoder", "classifier_activation": "tanh"}, {"kind": "text"}, "only for head = 'classes' or 'tags'"),
+        ({"kind": "encoder", "classifier_norm": True}, {}, "classifier_norm: the layer before the labels exists only"),
+        ({"kind": "encoder", "label_bias": False}, {"kind": "text"}, "label_bias: this key is only for head"),
     ],
 )
 def test_wrong_recipes_are_refused(model: dict[str, Any], data: dict[str, Any], said: str, runs: Path) -> None:

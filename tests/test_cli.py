@@ -37,6 +37,31 @@ def test_help_answers_at_once() -> None:
     assert seconds(["-c", "import torch"]) > 2 * bare, "what would be noticed"
 
 
+WRONG = """
+import sys, chumoku.cli
+for words in sys.argv[1:]:
+    sys.argv = ["chumoku", *words.split()]
+    try: chumoku.cli.main()
+    except SystemExit as end: code = end.code
+    if code != 2 or "torch" in sys.modules: sys.exit(f"{words}: code {code}, {'torch' in sys.modules}")
+"""
+
+
+def test_wrong_paths_and_keys_are_reported_before_torch_is_imported(folder: Path) -> None:
+    (folder / "text.txt").write_text("a text\n", encoding="utf-8")
+    commands = [
+        *(f"{name} nowhere word" for name in ("translate", "embed", "classify", "look", "generate")),
+        *("evaluate nowhere text.txt", "evaluate ja-en nowhere.tsv", "chat nowhere", "chat ja-en --adapter nowhere"),
+        *("translate ja-en --file nowhere --out new", "embed ja-en --file nowhere", "mine nowhere no.tsv --out new"),
+        *("train nowhere", "train demo train.stepz=3", "train gpt2 data.files=nowhere", "train nowhere.toml --dry-run"),
+        *("train lora data.files=text.txt model.init=nowhere", "train gpt2 data.prepared=nowhere"),
+    ]
+    done = subprocess.run([sys.executable, "-c", WRONG, *commands], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for sentence in ("nowhere does not exist", "No file matches nowhere.tsv", "Did you mean train.steps?", "prepare"):
+        assert sentence in done.stderr
+
+
 BARE = "import typer, typer.rich_utils, rich.markdown"
 
 

@@ -62,7 +62,7 @@ def alone(*words: str, cwd: Path, stdin: bytes | None = b"") -> subprocess.Popen
 
 
 def test_help_of_no_command_needs_torch() -> None:
-    commands = ("translate", "generate", "chat", "embed", "evaluate")
+    commands = ("translate", "generate", "chat", "embed", "evaluate", "diff")
     output = show_help(*commands)
     assert [command for command in commands if f"Usage: chumoku {command} " not in output] == []
 
@@ -336,6 +336,40 @@ def test_evaluate_says_what_a_precision_costs(ask: Ask, tmp_path: Path) -> None:
     assert f"{stored['perplexity']:,.4f}" in shown
 
 
+def test_evaluate_compares_language_models(ask: Ask, tmp_path: Path) -> None:
+    make_bundle(tmp_path / "other", "decoder", width=32, heads=2)
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(f"{name} two three four five " * 20)
+    text, other = str(tmp_path / "one.txt"), str(tmp_path / "other")
+    found = json.loads(ask("evaluate", "decoder", other, text, "--json").out)
+    assert found["models"]["decoder"] == json.loads(ask("evaluate", "decoder", text, "--json").out)
+    (pair,) = found["pairs"]
+    scores = found["models"]
+    assert scores[pair["first"]]["loss"] <= scores[pair["second"]]["loss"]
+    gap = scores[pair["second"]]["loss"] - scores[pair["first"]]["loss"]
+    assert (pair["unit"], pair["difference"]) == ("nats per token", pytest.approx(gap))
+    shown = ask("evaluate", "decoder", other, text).out
+    assert pair["answer"] in shown
+    assert "bits per byte" in shown
+    words = ("evaluate", "decoder", "chat_tokenizer", text)
+    assert "two files or more" in ask(*words).err, "these have different tokenizers"
+    assert ask(*words, str(tmp_path / "two.txt"), "--json").out.count('"bits per byte"') == 1
+
+
+def test_evaluate_compares_translations(ask: Ask, tmp_path: Path) -> None:
+    lines = [f"the cat sat on the mat number {number} today" for number in range(23)]
+    files = {"right": lines, "wrong": [line[::-1] for line in lines], "references": lines}
+    for name, texts in files.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
+    paths = [str(tmp_path / f"{name}.txt") for name in ("wrong", "right", "references")]
+    (pair,) = json.loads(ask("evaluate", *paths, "--json").out)["pairs"]
+    assert (pair["first"], pair["better"], pair["unit"]) == (paths[1], True, "BLEU")
+    assert f"{paths[1]} is better than {paths[0]} by" in ask("evaluate", *paths).out
+    (tmp_path / "pairs.tsv").write_text("one\ttwo three\n" * 3)
+    found = ask("evaluate", "translator", "short", str(tmp_path / "pairs.tsv"), "--beam", "1", "--json")
+    assert list(json.loads(found.out)["models"]) == ["translator", "short"]
+
+
 def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("one\ttwo three\n" * 3)
     words = ("evaluate", "translator", str(tmp_path / "pairs.tsv"), "--beam", "1", "--precision", "bf16", "--json")
@@ -394,7 +428,7 @@ def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Pa
         ),
         (["translate", "translator", "one", "--back"], "--back needs --to-pairs OUT"),
         (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "no other texts"),
-        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt does not exist"),
+        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt could not be read"),
         (["generate", "decoder", ""], "The text is empty"),
         (["generate", "decoder"], "The text is empty"),
         (["generate", "decoder", "x" * 62], "The prompt has 62 tokens"),
@@ -420,6 +454,9 @@ def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Pa
         (["embed", "decoder", "one"], "decoder is of kind 'decoder'"),
         (["evaluate", "decoder", "text.txt", "--precision", "int3"], "There is no precision 'int3'"),
         (["evaluate", "decoder", "text.txt", "--device", "cuda:99"], "Choose cpu"),
+        (["evaluate", "decoder", "decoder", "text.txt"], "decoder is given twice"),
+        (["evaluate", "decoder", "translator", "text.txt"], "Compare models of one kind"),
+        (["evaluate", "decoder", "endless", "text.txt", "--save", "x"], "need one model"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )

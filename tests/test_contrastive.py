@@ -1,4 +1,4 @@
-"""The contrastive objective: its formula, false negatives, exact accumulation and processes, and whole runs."""
+"""The contrastive objective: its formula, false negatives, exact accumulation, and whole runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 from sentence_recipes import sentence_recipe, write_table
-from test_runs import equal, everything, losses, together
+from test_runs import equal, everything, losses
 from torch import Tensor
 
 import chumoku
@@ -189,18 +189,6 @@ def test_a_resumed_run_is_the_same_run(tables: Path, tmp_path: Path) -> None:
     go(recipe("parts", 4))
     go(recipe("parts", 7), resume=True)
     assert equal(everything(tmp_path / "whole"), everything(tmp_path / "parts"))
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(tables: Path, tmp_path: Path) -> None:
-    """Negatives come from both processes: losses and weights as of one."""
-    changes: dict[str, Any] = {"train": {"log_every": 1, "gradient_accumulation": 2}}
-    go(triplets(tables, tmp_path / "one", **changes))
-    assert "cpu × 2" in together(tmp_path, triplets(tables, tmp_path / "two", **changes))
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
-    found, expected = (dict(chumoku.load(tmp_path / name / "last").model.named_parameters()) for name in ("two", "one"))
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_batches_have_rows_of_similar_length_once_an_epoch(tables: Path, tmp_path: Path) -> None:

@@ -61,13 +61,13 @@ def test_tables_inside_archives_are_read_as_tables(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["three"]}), table)
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("./one.JSONL", '{"text": "one"}\n')
-        archive.writestr("two.jsonl.gz", gzip.compress(b""))
+        archive.writestr("two.jsonl.gz", gzip.compress(b'{"text": "two"}\n'))
         archive.write(table, "three.parquet")
     with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.writestr("pairs.jsonl", '{"ja": "猫", "en": "cat"}\n')
     write(tmp_path / "four.parquet.gz", gzip.compress(table.read_bytes()))
     files = [tmp_path / "b.zip", tmp_path / "four.parquet.gz"]
-    assert list(Corpus(files).documents()) == ["one", "three", "three"]
+    assert list(Corpus(files).documents()) == ["one", "two", "three", "three"]
     assert read_pairs([tmp_path / "c.zip"], columns=("ja", "en"))[0] == [Pair("猫", "cat")]
 
 
@@ -259,9 +259,9 @@ BROKEN: dict[str, Make] = {
     r"No file matches .*\*\.md": lambda d: corpus(d / "*.md"),
     r"The folder .* has no text files. They end in \.txt": lambda d: corpus(write(d / "a.bin", b"x").parent),
     "No files were given": lambda d: Corpus([]),
-    r"No text was found in .*a\.txt: the files are empty": documents("a.txt", ""),
-    r"No text was found in .*a\.txt": documents("a.txt", "\n \n\n"),
-    r"No text was found in .*a\.txt: .*invalid UTF-8": documents("a.txt", "猫が好きだ".encode("shift_jis")),
+    r"No usable text in .*a\.txt: the files are empty": documents("a.txt", ""),
+    r"No usable text in .*a\.txt": documents("a.txt", "\n \n\n"),
+    r"No usable text in .*a\.txt: .*invalid UTF-8": documents("a.txt", "猫が好きだ".encode("shift_jis")),
     r"a\.txt\.gz is damaged or not of the type of its suffix: .*Download or pack it again": documents(
         "a.txt.gz", b"plain text"
     ),
@@ -273,8 +273,8 @@ BROKEN: dict[str, Make] = {
         "c.jsonl", '{"body": "x", "id": 1}\n'
     ),
     r"c\.jsonl:1 has no text field 'text'": documents("c.jsonl", '{"text": 3}\n'),
-    r"No text was found in .*c\.jsonl: .*not JSON": documents("c.jsonl", "this is\nno json\n"),
-    r"No text was found in .*c\.jsonl": documents("c.jsonl", "[" * 100_000),
+    r"No usable text in .*c\.jsonl: .*not JSON": documents("c.jsonl", "this is\nno json\n"),
+    r"No usable text in .*c\.jsonl": documents("c.jsonl", "[" * 100_000),
     r"d\.parquet is not a readable Parquet file": documents("d.parquet", b"PAR1 nothing"),
     r"d\.parquet has no column 'text'; its columns are body": table(body=["x"]),
     r"The column 'text' of .*d\.parquet has the type binary, not text": table(text=[b"hello"]),
@@ -288,7 +288,19 @@ BROKEN: dict[str, Make] = {
     ),
     "documents cannot be 'page'; choose blank, file, line or record": documents("a.txt", "x", documents="page"),
     r"a\.ja ends at line 2, but .*a\.en has 2 more lines: the two files are not aligned": misaligned,
-    r"a\.tsv:1 has 1 column\(s\), but column 1 is needed .*Separate columns by tabs": pairs("a.tsv", "猫 cat\n"),
+    r"a\.tsv:1 has 1 column, but column 1 is needed .*Separate columns by tabs": pairs("a.tsv", "猫 cat\n"),
+    r"a\.tsv:1 has 1 column.* It looks like JSONL: name the file \.jsonl": pairs("a.tsv", RECORD),
+    r"a\.tsv:1 has 1 column.* It looks like CSV: name the file \.csv": pairs("a.tsv", "猫,cat\n"),
+    r"a\.tsv is a Parquet file \(\.parquet\), not text": pairs("a.tsv", b"PAR1\x15\x04\x15"),
+    r"a\.jsonl is a zip archive .* not text": documents("a.jsonl", b"PK\x03\x04\x14\x00"),
+    r"a\.txt is gzipped \(\.gz\), not text": documents("a.txt", gzip.compress(b"text")),
+    r"a\.txt is a binary file, not text": documents("a.txt", b"ELF\x7f\0\0\0"),
+    r"a\.txt is UTF-16 text. Convert it: iconv -f UTF-16 -t UTF-8": documents("a.txt", "猫".encode("utf-16")),
+    r"No usable pairs in .*c\.jsonl: .*not JSON .*If it is a table, name it \.tsv": pairs(
+        "c.jsonl", PAIR, columns=SCRIPTS
+    ),
+    r"No usable pairs in .*a\.tsv: .*a\.tsv:1  \ufffd\[2J\ufffd .*iconv": pairs("a.tsv", b"\x1b[2J\xff\t\n"),
+    r"d\.parquet is not a readable Parquet file: [^.]*\. Download": documents("d.parquet", b""),
     r"Columns of .*a\.tsv are numbers counted from 0; 'ja' is a name": pairs("a.tsv", PAIR, columns=SCRIPTS),
     r"Columns of .*a\.tsv are numbers counted from 0, not -1": pairs("a.tsv", PAIR, columns=(0, -1)),
     r"Columns of .*c\.jsonl have names. Use them": pairs("c.jsonl", RECORD),
@@ -353,7 +365,7 @@ def test_failed_run_keeps_the_old_folder(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n")
     before = prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").manifest
     file.write_text("\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match="No text was found"):
+    with pytest.raises(CorpusError, match="No usable text"):
         prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
     assert Shards(tmp_path / "shards").manifest == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "shards"]

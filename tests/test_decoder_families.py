@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 from bundles import byte_tokenizer
-from foreign import ROPE, VOCABULARY, equal_models, llama, outputs_of_both, randomize, save_model
+from foreign import ROPE, VOCABULARY, equal_models, export, gpt2, llama, outputs_of_both, randomize, save_model
 from lazy import LazyModule
 from safetensors.torch import load_file
 from torch import nn
@@ -42,6 +42,16 @@ EXPERTS = {
     "num_hidden_layers": 3,
     "intermediate_size": 44,
 }  # the library needs multiples of 4
+
+
+CLASSES, TAGS = "ForSequenceClassification", "ForTokenClassification"
+
+
+def labeled(kind: str, task: str) -> nn.Module:
+    """A decoder with five classes or tags."""
+    changes = {"num_labels": 5, "pad_token_id": 0}
+    body = gemma3(**changes) if kind == "Gemma3Text" else gpt2(**changes) if kind == "GPT2" else llama(kind, **changes)
+    return getattr(transformers, f"{kind}{task}")(body.config)  # type: ignore[no-any-return]
 
 
 def gemma(kind: str, **changes: Any) -> nn.Module:
@@ -380,3 +390,46 @@ def test_our_adapters_of_joined_matrices_open_in_peft(name: str, pairing: str, t
     assert (output - expected).abs().max() <= CLOSE * max(1, expected.abs().max())
     lora.load(plain, tmp_path / "adapter", rows=rows)
     torch.testing.assert_close(outputs_of_both(plain, theirs)[0], output, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        *(("GPT2", CLASSES), ("GPT2", TAGS), ("Llama", CLASSES), ("Qwen2", TAGS), ("Llama", TAGS), ("Qwen2", CLASSES)),
+        *(("Mistral", CLASSES), ("Qwen3", TAGS), ("Olmo2", CLASSES), ("Gemma3Text", CLASSES)),
+    ],
+)
+def test_labels_equal_transformers_in_both_directions(kind: str, task: str, tmp_path: Path) -> None:
+    theirs = randomize(labeled(kind, task))
+    save_model(theirs, tmp_path / "theirs")
+    ours = load(tmp_path / "theirs").model
+    assert (ours.config.head, ours.config.label_bias) == (("tags", True) if task == TAGS else ("classes", False))
+    ids, real = torch.randint(1, VOCABULARY, (2, 31)), torch.arange(31) < torch.tensor([[31], [17]])
+    ids[~real] = 0
+    folder = export(ours, tmp_path / "ours")
+    there = getattr(transformers, f"AutoModel{task}").from_pretrained(folder).eval()
+    with torch.no_grad():
+        found = ours(ids, mask=real).logits
+        for other in (theirs.eval(), there):
+            expected = other(ids, attention_mask=real.long()).logits
+            both = (found, expected) if task == CLASSES else (found[real], expected[real])
+            assert (both[0] - both[1]).abs().max() <= CLOSE
+    assert type(there).__name__ == f"{kind}{task}"
+    assert equal_models(load(folder).model, ours)
+
+
+def test_labels_that_transformers_cannot_express_are_refused(tmp_path: Path) -> None:
+    sizes = {"kind": "decoder", "width": 12, "heads": 3, "layers": 1, "context": 31, "labels": ["a", "b"]}
+    llama_like = {"position": "rotary", "norm": "rms", "feedforward": "swiglu", "bias": False, "pairing": "half"}
+    for changes, said in (
+        (
+            {"head": "classes"},
+            "Llama reads the class of a text with pooling = 'last', .*has pooling = 'mean', label_bias",
+        ),
+        ({"head": "tags", "label_bias": False}, "The tags of Llama have a bias"),
+        ({"head": "tags", "query_key_norm": "all", "placement": "output"}, "no Olmo2ForTokenClassification"),
+    ):
+        model = build(chumoku.ModelConfig(vocabulary=263, **sizes, **llama_like, **changes))  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=said):
+            export(model, tmp_path / str(changes))

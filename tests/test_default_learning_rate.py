@@ -20,7 +20,8 @@ NAMES = [path.stem for path in RECIPES]
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_default_is_near_the_tuned_learning_rates(path: Path, tmp_path: Path) -> None:
     model = make_bundle(tmp_path / "model", "decoder", width=576, heads=9, context=257)
-    recipe = load_recipe(path, [f"model.init={model}"] if "lora" in path.stem else [])
+    needed = "distillation.teacher" if path.stem == "distillation" else "model.init" if "lora" in path.stem else None
+    recipe = load_recipe(path, [f"{needed}={model}"] if needed else [])
     bare = {**recipe.as_dict(), "optimizer": {"kind": recipe.optimizer.kind}}
     if path.stem == "transformer-base":
         assert read_recipe(bare).peak_learning_rate == recipe.peak_learning_rate, "the paper's own"

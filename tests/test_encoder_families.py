@@ -67,6 +67,16 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "modernbert one global": lambda: modernbert(global_attn_every_n_layers=7, decoder_bias=False),
     "modernbert biases": lambda: modernbert(attention_bias=True, mlp_bias=True, norm_bias=True, classifier_bias=True),
     "modernbert body": lambda: modernbert("Model", attention_bias=True),
+    "modernbert classes": lambda: modernbert(CLASSES, num_labels=7),
+    "modernbert mean classes": lambda: modernbert(
+        CLASSES,
+        num_labels=3,
+        classifier_pooling="mean",
+        classifier_bias=True,
+        classifier_activation="silu",
+        norm_bias=True,
+    ),
+    "modernbert tags": lambda: modernbert(TAGS, num_labels=5),
     "distilbert": distilbert,
     "distilbert untied": lambda: distilbert(tie_word_embeddings=False, activation="relu"),
     "distilbert body": lambda: distilbert("Model", dim=30, sinusoidal_pos_embds=True),
@@ -134,7 +144,10 @@ def test_names_of_labels_are_kept_and_other_classifiers_refused(tmp_path: Path) 
     with pytest.raises(UsageError, match="has one label: a regression"):
         load(tmp_path / "one")
     other = chumoku.ModelConfig(**{**chumoku.config.settings_to_dict(model.config), "pooling": "mean"})
-    with pytest.raises(UsageError, match="takes the class of a text from its first token, with tanh"):
+    with pytest.raises(
+        UsageError,
+        match=r"Roberta reads the class of a text with pooling = 'first', .* This model has pooling = 'mean'",
+    ):
         export(build(other), tmp_path / "other")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,19 @@ def test_broken_model_is_not_trained(subjects: Subjects, tmp_path: Path) -> None
     with pytest.raises(ChumokuError, match=r"found a problem \(.*future.*--unexamined"):
         chumoku.train(read_recipe(recipe_in(subjects, tmp_path / "run")), console=QUIET, examine=leaking)
     assert not (tmp_path / "run" / "last").exists()
+
+
+def test_sigterm_during_the_checks_is_reported(
+    subjects: Subjects, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    tables = read_recipe(recipe_in(subjects, tmp_path / "run")).as_dict()
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(tables), encoding="utf-8")
+    monkeypatch.setattr("chumoku.doctor.run_quick_checks", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    ended = ask("train", str(tmp_path / "run"))
+    assert (ended.code, ended.err) == (143, "Stopped by SIGTERM.\n")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_resumed_run_is_not_examined(subjects: Subjects, tmp_path: Path) -> None:

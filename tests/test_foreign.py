@@ -47,7 +47,8 @@ from chumoku.weights.families import FAMILIES, find_family, transformers_rows
 from chumoku.weights.families.table import check_tensors, half_order, head_order, reorder_heads, select_rows
 from chumoku.weights.formats import hub, safetensors_source
 from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder
-from chumoku.weights.open_model import identify_model, load, read_model_config
+from chumoku.weights.identify_model import identify_model
+from chumoku.weights.open_model import load, read_model_config
 
 peft = LazyModule("peft")
 CLOSE = 1e-5

@@ -44,7 +44,8 @@ from chumoku.weights.families.gguf import ARCHITECTURES
 from chumoku.weights.formats import hub, safetensors_source
 from chumoku.weights.formats import transformers_folder as folders
 from chumoku.weights.formats.transformers_folder import read_folder, write_folder
-from chumoku.weights.open_model import identify_model, load
+from chumoku.weights.identify_model import identify_model
+from chumoku.weights.open_model import load
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 NOTHING: Any = SimpleNamespace(path="a file", shapes={})

@@ -31,7 +31,7 @@ from chumoku.lab.claims import (
     self_cross,
     word_vectors,
 )
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget, Words, load_claims
+from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, VERDICTS, Budget, Words, load_claims
 from chumoku.nn import Attention, FeedForward
 from chumoku.probe.plot_style import plot_style
 
@@ -118,12 +118,17 @@ def test_heads_answer_positions() -> None:
 
 
 def test_ffn_needed_rule() -> None:
-    def numbers(*lost: float) -> dict[str, Any]:
-        return {task: {"lost": share} for task, share in zip(ffn_needed.TASKS, lost, strict=True)}
+    def numbers(*lost: float, spread: float = 0.1) -> dict[str, Any]:
+        found = {}
+        for task, share in zip(ffn_needed.TASKS, lost, strict=True):
+            loss = {"with": [1.0, 1.0], "without": [1 + 2 * (share - spread), 1 + 2 * (share + spread)]}
+            found[task] = {"lost": share, "loss": loss, "guessing": 3.0}
+        return found
 
     assert ffn_needed.judge(numbers(0.9, 0.8, 0.7)) == HOLDS
     assert ffn_needed.judge(numbers(0.9, 0.1, 0.1)) == PARTLY
-    assert ffn_needed.judge(numbers(0.1, 0.1, 0.1)) == FAILS
+    assert ffn_needed.judge(numbers(0.1, 0.1, 0.1, spread=0.01)) == FAILS
+    assert ffn_needed.judge(numbers(0.1, 0.1, 0.45)) == NOT_JUDGED
     assert ffn_needed.lost_share({"with": [1.0], "without": [2.0]}, 3.0) == 0.5
 
 
@@ -166,7 +171,8 @@ def test_gated_rule() -> None:
 
     assert gated.judge(numbers(1.5, 1.2)) == HOLDS
     assert gated.judge(numbers(1.5, 1.05)) == PARTLY
-    assert gated.judge(numbers(1.05, 0.9)) == FAILS
+    assert gated.judge(numbers(1.05, 0.9)) == NOT_JUDGED
+    assert gated.judge(numbers(1.01, 1.0)) == FAILS
     assert 2 * gated.WIDTHS["gelu"] == 3 * gated.WIDTHS["geglu"] == 3 * gated.WIDTHS["swiglu"]  # equal compute
 
 
@@ -240,13 +246,15 @@ def test_lora_rule() -> None:
     def numbers(*losses: float) -> dict[str, Any]:
         ranks = dict(zip(map(str, lora.RANKS), losses, strict=True))
         trained = {str(rank): 10 * rank for rank in lora.RANKS}
-        return {"runs": [{"before": 3.0, "whole": 2.0, "ranks": ranks, "trained": trained, "total": 400}]}
+        return {"runs": [{"before": 3.0, "whole": 2.0, "ranks": ranks, "trained": trained, "total": 400}] * 2}
 
     assert lora.judge(numbers(2.0, 2.0, 2.0, 2.0, 2.0)) == HOLDS
     some = numbers(2.5, 2.3, 2.2, 2.05, 2.0)
     assert lora.judge(some) == PARTLY
     assert lora.sufficient_ranks(some) == [8]
-    assert lora.judge(numbers(2.5, 2.5, 2.5, 2.5, 2.0)) == FAILS
+    bad = numbers(2.5, 2.5, 2.5, 2.5, 2.0)
+    assert lora.judge(bad) == FAILS
+    assert lora.judge({"runs": [bad["runs"][0], numbers(2.5, 2.5, 2.5, 2.1, 2.0)["runs"][0]]}) == NOT_JUDGED
 
 
 def test_word_vectors_rule() -> None:
@@ -256,7 +264,8 @@ def test_word_vectors_rule() -> None:
     assert word_vectors.same_group_share(together) == 1.0
     assert word_vectors.same_group_share(-together) == 0.0
     assert word_vectors.judge({"alike_before": [0.5], "alike_after": [0.8]}) == HOLDS
-    assert word_vectors.judge({"alike_before": [0.7], "alike_after": [0.8]}) == FAILS
+    assert word_vectors.judge({"alike_before": [0.7, 0.7], "alike_after": [0.8, 0.8]}) == FAILS
+    assert word_vectors.judge({"alike_before": [0.5, 0.7], "alike_after": [0.7, 0.8]}) == NOT_JUDGED
     assert word_vectors.judge({"alike_before": [0.5, 0.5], "alike_after": [0.8, 0.6]}) == PARTLY
 
 
@@ -319,8 +328,10 @@ def test_probe_finds_only_encoded_information() -> None:
 def test_leak_rule() -> None:
     good, cheat = {"own": 2.0, "honest": 2.0}, {"own": 0.1, "honest": 5.0}
     assert leak.judge({"runs": {"with": [good], "without": [cheat]}}) == HOLDS
-    assert leak.judge({"runs": {"with": [good], "without": [{**cheat, "own": 1.5}]}}) == FAILS
-    assert leak.judge({"runs": {"with": [good], "without": [{**cheat, "honest": 1.9}]}}) == FAILS
+    for key, value in (("own", 1.5), ("honest", 1.9)):
+        against = {**cheat, key: value}
+        assert leak.judge({"runs": {"with": [good] * 2, "without": [against] * 2}}) == FAILS
+        assert leak.judge({"runs": {"with": [good], "without": [against]}}) == NOT_JUDGED
     assert leak.judge({"runs": {"with": [good, good], "without": [cheat, good]}}) == PARTLY
 
 

@@ -386,6 +386,13 @@ def test_short_training_is_not_judged(ask: Ask, experiments: dict[str, Experimen
     full = ask("run", "leak")
     assert "leak: holds" in full.out
     assert "未判定" not in (tmp_path / "runs/lab/report.html").read_text("utf-8")
+    put(experiments, "leak", lambda budget: outcome(NOT_JUDGED))
+    unclear = ask("run", "leak")
+    assert "leak: not judged" in unclear.out
+    assert "no 95 % interval over the seeds refutes it" in unclear.out
+    html = (tmp_path / "runs/lab/report.html").read_text("utf-8")
+    assert "no 95 % interval over the seeds refutes them" in html
+    assert "less than the full time" not in html
 
 
 def test_run_as_json(ask: Ask) -> None:

@@ -644,20 +644,16 @@ COMPUTED_BY_FAST_ENGINES = {
     *("head_width", "attention_bias", "feedforward", "feedforward_width", "pairing", "rotary", "sinusoidal"),
     *("norm_epsilon", "bias", "scale_embedding", "embedding_norm", "segments", "share_embeddings", "tie_output"),
     *("output_bias", "head", "dropout", "initialization", "no_position_every", "norm_bias", "norm_unit_offset"),
-    *("parallel", "shared_norm", "attention_scale", "logit_cap", "scale_logits"),
+    *("parallel", "shared_norm", "attention_scale", "logit_cap", "scale_logits", "attention_window", "first_norm"),
+    *("placement", "query_key_norm", "score_cap", "full_attention_every", "full_attention_first"),
 }
-COMPUTED_BY_THE_NATIVE_ENGINE = {
-    *("position", "attention_window", "norm", "first_norm", "placement", "query_key_norm", "score_cap"),
-    *("relative_clip", "relative_buckets", "relative_max_distance", "full_attention_every", "full_attention_first"),
-}
+RELATIVE = {"relative_clip", "relative_buckets", "relative_max_distance"}
+COMPUTED_BY_THE_NATIVE_ENGINE = {"position", "norm", *RELATIVE}
 WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}
 WITH_LABELS = {"classifier_activation"}
 NO_EFFECT_WITHOUT_ANOTHER = {
     "native": WITH_EXPERTS | WITH_LABELS,
-    "gpu": {
-        *(*WITH_EXPERTS, *WITH_LABELS, "relative_clip", "relative_buckets", "relative_max_distance"),
-        *("full_attention_every", "full_attention_first"),
-    },
+    "gpu": WITH_EXPERTS | WITH_LABELS | RELATIVE,
 }
 ONLY_FOR_ENCODERS = {"pooling", "normalize", "max_seq_length", "prompts"}
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import chumoku
 from chumoku.errors import UsageError
-from chumoku.evaluation.perplexity import _windows, score_text
+from chumoku.evaluation.perplexity import score_text
+from chumoku.evaluation.predictions import windows
 from chumoku.models.model import Model
 from chumoku.text import Tokenizer, train
 
@@ -42,7 +43,7 @@ def test_a_short_text_is_its_formula(letters: Tokenizer) -> None:
 @given(length=st.integers(2, 97), context=st.integers(1, 23))
 def test_windows_cover_every_token_once(length: int, context: int) -> None:
     seen = []
-    for inputs, labels, new in _windows(list(range(length)), context):
+    for inputs, labels, new in windows(range(length), context):
         assert torch.equal(inputs + 1, labels)
         assert inputs.shape[1] <= context
         seen += labels[:, -new:].flatten().tolist()

@@ -127,7 +127,7 @@ def test_a_run_is_a_model_to_start_from(folder: Path, tmp_path: Path) -> None:
 def test_a_wrong_name_of_a_recipe_is_answered_with_the_right_one() -> None:
     with pytest.raises(UsageError, match=r"There is no recipe shakespear-cpu: .* Did you mean shakespeare-cpu\?"):
         load_recipe("shakespear-cpu")
-    with pytest.raises(UsageError, match=r"Built-in recipes: chat-lora, demo, .*"):
+    with pytest.raises(UsageError, match=r"Built-in recipes: chat-lora, classifier, demo, .*"):
         load_recipe("nothing-like-it")
     with pytest.raises(ConfigError, match=r"there is no such table\. Did you mean train\?"):
         load_recipe("shakespeare-cpu", ["trian.steps=3"])

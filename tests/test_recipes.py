@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from bundles import make_bundle
+from rich.console import Console
 
 from chumoku.config import load_toml
 from chumoku.errors import ConfigError, UsageError
@@ -19,7 +21,9 @@ from chumoku.nn.tap import matches
 from chumoku.training.optimizer import Optimizer, decays, uses_muon
 from chumoku.training.plan import format_duration, plan
 from chumoku.training.recipe import load_recipe, read_recipe
+from chumoku.training.run import train
 from chumoku.training.settings import OptimizerSettings
+from chumoku.weights.open_model import load
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 NAMES = [path.stem for path in RECIPES]
@@ -38,17 +42,44 @@ def test_all_recipes_are_listed() -> None:
     expected = {"demo", "transformer-base", "small-ja-en", "small-en-ja", "multi30k-de-en", "multi30k-en-de"}
     expected |= {"ja-en", "en-ja", "ja-en-teacher"}
     expected |= {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder", "lora", "chat-lora", "dpo-lora"}
+    expected |= {"classifier", "tagger", "span-corruption", "distillation"}
     assert set(NAMES) == expected | {"sentence-encoder"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
     there = make_bundle(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
-    recipe = load_recipe(path, [f"model.init={there}"] if "lora" in path.stem else [])
+    needed = "distillation.teacher" if path.stem == "distillation" else "model.init" if "lora" in path.stem else None
+    recipe = load_recipe(path, [f"{needed}={there}"] if needed else [])
     assert 1e-5 < recipe.peak_learning_rate < 0.1
     assert 0 < recipe.lr_schedule(1) <= 1
     assert count(recipe.config()).parameters > 10**5
     assert f"runs/{path.stem}" == recipe.train.out
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "needed"),
+    [
+        ("classifier", "{} film\tgood\n{} dull\tbad\n", "data.columns=[0,1]"),
+        ("tagger", "Mary O\n{} B-VERB\n\n", "tokenizer.vocabulary=281"),
+        ("span-corruption", "The river number {} flows through a town.\n\n", "train.sequence_length=37"),
+        ("distillation", "The river number {} flows through a town.\n\n", "distillation.teacher=model"),
+    ],
+)
+def test_recipes_train_on_your_data(
+    name: str, line: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in a very small size: the data and the tables fit together, and the run writes a model."""
+    monkeypatch.chdir(tmp_path)
+    make_bundle(tmp_path / "model", "decoder", context=41)
+    words = ["".join(letters) for letters in itertools.permutations("abcdefg", 3)]
+    Path("data").write_text("".join(line.format(*2 * [words[number] * 3]) for number in range(83)), encoding="utf-8")
+    small = {"width": 22, "heads": 11, "layers": 1, "context": 41}
+    changes = [needed, "data.files=data", "data.validation_share=0.3", *(f"model.{key}={small[key]}" for key in small)]
+    changes += ["train.steps=2", "train.batch_size=5", "schedule.warmup=0", "train.validation_batches=1"]
+    trained = train(load_recipe(name, changes), console=Console(quiet=True))
+    assert trained.step == 2
+    assert load(trained.last).config.width == 22
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)

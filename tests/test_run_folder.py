@@ -112,6 +112,21 @@ def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:
     assert [line["peak_share"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [0.53, 1.0, 0.5]
 
 
+def test_slow_steps_are_logged_every_ten_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, out = [1000.0], io.StringIO()
+    monkeypatch.setattr("chumoku.training.log.time.monotonic", lambda: clock[0])
+    log = Log(tmp_path, TrainSettings(steps=47, log_every=37), Console(file=out, width=200))
+    log.unit, log.tokens_a_term, log.peak_speed = "tokens", 3.0, 100.0
+    log.open(State())
+    for step, seconds in ((1, 7), (2, 4), (3, 5), (4, 2), (5, 11), (37, 1)):
+        clock[0] += seconds
+        log.step(State(step=step, seconds=clock[0] - 1000), loss=1.0, norm=1.0, rate=0.1, speed=53.0)
+    log.close()
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(line["step"], line["tokens_per_second"]) for line in lines] == [(2, 159.0), (5, 159.0), (37, 159.0)]
+    assert out.getvalue().count("159 tokens/s, 53 of them learned") == 2, "lines are 10 s apart too"
+
+
 def test_swapped_columns_are_reported(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """A translator into English, fed with English, writes English; the references are Japanese."""
     monkeypatch.setattr(Pipeline, "translate", lambda *_, **__: ["I eat a mandarin at the kotatsu."] * 61)

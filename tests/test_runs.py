@@ -1,4 +1,4 @@
-"""Runs: complete, interrupted, resumed, refused, on two processes, and with non-finite values."""
+"""Runs: complete, interrupted, resumed, refused, and with non-finite values."""
 
 from __future__ import annotations
 
@@ -784,46 +784,6 @@ def test_tensorboard_is_an_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[tensorboard\]'"):
         run(train={"tensorboard": True})
-
-
-def together(folder: Path, tables: dict[str, Any], *words: str) -> str:
-    command = ("torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone", "-m", "chumoku")
-    run = start(*command, "train", toml(tables, folder / "recipe.toml"), *words)
-    output, _ = run.communicate(timeout=240)
-    assert run.returncode == 0, output[-3000:]
-    return output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "parallel", "sharded"),
-    [
-        *(("encoder", *way) for way in (("ddp", False), ("fsdp", False), ("fsdp", True))),
-        *((objective, "ddp", False) for objective in OBJECTIVES),
-    ],
-)
-def test_two_processes_equal_one(kind: str, parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
-    """Losses as of one process; stopped after 10 steps of two, gone on with one, and with two again."""
-    settings = {"log_every": 1, "gradient_accumulation": 2, "parallel": parallel, "sharded": sharded}
-    out = tmp_path / "two"
-
-    def steps(count: int) -> dict[str, Any]:
-        tables = recipe_for(kind, corpora, out, train={**settings, "steps": count})
-        return {**tables, "schedule": {"kind": "constant", "warmup": 5}}
-
-    reference = recipe_for(kind, corpora, tmp_path / "reference", train={**settings, "steps": 20})
-    go({**reference, "schedule": {"kind": "constant", "warmup": 5}})
-    output = together(tmp_path, steps(8))
-    assert "cpu × 2" in output
-    go(steps(13), resume=True)
-    together(tmp_path, steps(20), "--resume")
-    assert losses(out) == pytest.approx(losses(tmp_path / "reference"), rel=1e-5)
-    expected = dict(chumoku.load(tmp_path / "reference" / "last").model.named_parameters())
-    found = dict(chumoku.load(out / "last").model.named_parameters())
-    for name, tensor in expected.items():
-        if not name.endswith("key.bias"):  # its gradient is only rounding errors, which Adam scales up
-            torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
-    assert bool(list(newest(out).glob("part-*-of-00002.safetensors"))) == sharded
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.text import Tokenizer, train
-from chumoku.weights.bundle import CONFIG
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import MANIFEST, write_checksums
+from chumoku.weights.identify_model import CONFIG
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 KINDS = ("encoder", "decoder", "encoder-decoder")

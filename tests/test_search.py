@@ -164,6 +164,17 @@ def test_the_commands(encoder: Path, tmp_path: Path, ask: Ask) -> None:
         return ask(*map(str, words))
 
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n\n", encoding="utf-8")
+    (tmp_path / "notes" / "old").mkdir(parents=True)
+    for name, content in (
+        ("a.md", "# Cats\n\na cat sleeps"),
+        ("old/b.txt", "rain falls"),
+        ("c.pdf", "%PDF"),
+        ("d.txt", " "),
+    ):
+        (tmp_path / "notes" / name).write_text(content, encoding="utf-8")
+    assert run("embed", encoder, "--file", tmp_path / "notes", "--index", tmp_path / "files").out.startswith("2 texts")
+    found = run("search", tmp_path / "files", "old/b.txt rain falls", "--top", "1")
+    assert found.out.split(maxsplit=1)[1] == "old/b.txt rain falls\n"
     done = run("embed", encoder, "--file", tmp_path / "texts.txt", "--index", tmp_path / "index")
     assert (done.code, "5 texts" in done.out) == (0, True)
     hits = json.loads(run("search", tmp_path / "index", "stocks rise", "--top", "2", "--json").out)["hits"]

@@ -16,6 +16,7 @@ from chumoku.cli import (
     convert,
     count,
     demo,
+    diff,
     doctor,
     embed,
     evaluate,
@@ -49,6 +50,7 @@ app.command()(prepare.prepare)
 app.command()(train.train)
 app.command()(compare.compare)
 app.command()(evaluate.evaluate)
+app.command()(diff.diff)
 app.command("lm-eval", context_settings=lm_eval.CONTEXT_SETTINGS)(lm_eval.lm_eval)
 app.command()(translate.translate)
 app.command()(generate.generate)

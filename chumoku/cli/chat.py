@@ -26,6 +26,7 @@ from chumoku.cli.shared import (
     check_text,
     given_options,
     json_line,
+    model_path,
     open_pipeline,
     quiet_pipe,
 )
@@ -55,6 +56,7 @@ def chat(
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
 ) -> None:
     """Chat with a model. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply."""
+    model = model_path(model, adapter)
     from chumoku.decoding.arguments import fill_options
     from chumoku.decoding.chat import TEMPLATE, Message, format_for, missing_template_notice, reply
     from chumoku.decoding.sampling import SamplingOptions

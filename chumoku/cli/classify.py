@@ -29,13 +29,14 @@ def classify(
     ] = False,
 ) -> None:
     """Print the labels of texts with their probabilities. A model with tags labels each word, split at spaces."""
-    import chumoku
-
     quiet_pipe()
     given = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     if not given and file is None:
         raise UsageError("Give a text, in quotes if it has spaces, or --file with one text per line.")
-    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    path = model_path(model, adapter)
+    import chumoku
+
+    pipeline = chumoku.load(path, device=device, precision=precision, adapter=adapter)
     pipeline.require_tokenizer()
     _print(pipeline, given, top, as_json)
     if file is not None:

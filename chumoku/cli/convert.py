@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chumoku.cli.shared import KNOWN, Adapter, Json, json_line, model_path
+from chumoku.safe_files import read_json
 
 if TYPE_CHECKING:
     from chumoku.weights.certificate import Certificate
 
 # The same as in weights.convert, which is too slow to import for --help.
+LABEL_TASKS = ("ForSequenceClassification", "ForTokenClassification")
 TARGETS = "transformers, gguf (for llama.cpp), ctranslate2, or chumoku"
 TYPES = (
     "transformers: float32, bf16; gguf: f16, q8_0, f32; ctranslate2: float32, float16, int8; "
@@ -72,8 +74,12 @@ def usage_example(out: Path, certificate: Certificate) -> str:
             return f'python -c "import ctranslate2; model = ctranslate2.{kind}({str(out)!r})"'
         case "transformers":
             auto = {"decoder": "AutoModelForCausalLM", "encoder-decoder": "AutoModelForSeq2SeqLM"}
-            name = auto.get(certificate.model, "AutoModel")
+            (written,) = read_json(out / "config.json")["architectures"]
+            task = next((task for task in LABEL_TASKS if written.endswith(task)), None)
+            name = auto.get(certificate.model, "AutoModel") if task is None else f"AutoModel{task}"
             return f'python -c "from transformers import {name}; model = {name}.from_pretrained({str(out)!r})"'
         case _:
             command = {"decoder": "generate", "encoder-decoder": "translate", "encoder": "embed"}[certificate.model]
+            if read_json(out / "config.json")["model"].get("labels"):
+                command = "classify"
             return f'chumoku {command} {out} "A sentence."'

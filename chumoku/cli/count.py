@@ -90,7 +90,7 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
     from chumoku.training.recipe import config_from_init
     from chumoku.training.settings import TokenizerSettings
     from chumoku.training.vocabulary import vocabulary_sizes
-    from chumoku.weights.open_model import local_path
+    from chumoku.weights.identify_model import local_path
 
     kind = tables.get("data", {}).get("kind")
     table = {**tables["model"], **head_values(kind, tables["model"])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -31,7 +32,13 @@ MOST = 4096
 def embed(
     model: Annotated[str, typer.Argument(help=f"An encoder: {KNOWN}.")],
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare.")] = None,
-    file: Annotated[Path | None, typer.Option(help="More texts: the non-empty lines of this file.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="More texts: the non-empty lines of this file, or of a folder each .txt and .md file as one text, "
+            "after its name."
+        ),
+    ] = None,
     prompt: Annotated[
         Literal["query", "document"] | None, typer.Option(help="Put the model's prompt before each text.")
     ] = None,
@@ -57,10 +64,7 @@ def embed(
         return
     given = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     if file is not None:
-        from chumoku.decoding.translate_file import read_lines
-
-        lines = (text for text in read_lines(file) if text.strip())
-        given += itertools.islice(lines, MOST + 1)  # one more than allowed is enough to refuse
+        given += itertools.islice(read_texts(file), MOST + 1)  # one more than allowed is enough to refuse
     if not 1 <= len(given) <= MOST:
         many = f"More than {MOST:,}" if len(given) > MOST else f"{len(given):,}"
         raise UsageError(f"{many} texts were given; give 1 to {MOST:,}, in quotes if they have spaces.")
@@ -77,21 +81,29 @@ def embed(
         show(given, alike)
 
 
+def read_texts(file: Path) -> Iterator[str]:
+    """The non-empty lines of a file; of a folder, each text file as one text, after its name."""
+    from chumoku.data.documents import read_documents
+    from chumoku.decoding.translate_file import read_lines
+
+    return read_documents(file) if file.is_dir() else (text for text in read_lines(file) if text.strip())
+
+
 def write_index(model: str, texts: list[str], file: Path | None, folder: Path, width: int | None, device: str) -> None:
     """Write an index of the texts and of the lines of the file."""
     from rich.console import Console
 
-    from chumoku.decoding.translate_file import read_lines
-    from chumoku.search import build_index
     from chumoku.text.progress import ShowProgress
 
     given = [check_text(text, f"Text {number}") for number, text in enumerate(texts, start=1)]
-    lines = (text for text in (read_lines(file) if file is not None else ()) if text.strip())
+    more = read_texts(file) if file is not None else iter(())
     pipeline = open_pipeline(model, "encoder", device=device, precision=None)
+    from chumoku.search import build_index
+
     options: dict[str, Any] = {"width": width, "model_name": model_path(model)}
     options["note"] = lambda sentence: typer.echo(sentence, err=True)
     with ShowProgress(Console(stderr=True)) as progress:
-        found = build_index(pipeline, itertools.chain(given, lines), folder, **options, progress=progress)
+        found = build_index(pipeline, itertools.chain(given, more), folder, **options, progress=progress)
     print(f'{pluralize(len(found), "text")} in {folder}. Search: chumoku search {folder} "…"')
 
 

@@ -7,22 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chumoku.cli.evaluation_data import (
+    has_table,
+    is_translations,
+    read_test_pairs,
+    read_translations,
+    split_models,
+)
 from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, json_line, model_path
 from chumoku.decoding.defaults import BEAM
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
-    from chumoku.data.pairs import Pair
     from chumoku.pipeline import Pipeline
-
-MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 
 
 def evaluate(
     model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}; or a file of translations, one per line.")],
     data: Annotated[
         list[str],
-        typer.Argument(help="A text; for translations and vectors a table, or two files; for labels a table of texts."),
+        typer.Argument(
+            help="A text; for translations and vectors a table, or two files; for labels a table of texts. Further "
+            "models may come first: they are compared.",
+        ),
     ],
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = BEAM,
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
@@ -58,18 +65,39 @@ def evaluate(
     with labels: accuracy, macro F1, and the F1 of each label.
 
     With --precision, the score with the weights as stored is shown too, and the difference.
-    """
-    import chumoku
 
-    if Path(model).is_dir():
-        model = model_path(model)
+    Several language models are compared by a paired interval of their loss, several translators (or files of
+    translations) by sacrebleu's paired bootstrap of BLEU, with Holm's correction.
+    """
+    from chumoku.data.text_files import find_files
+
+    options: dict[str, Any] = {"beam": beam, "into": into, "split": split, "source_language": source_language}
+    models, files = split_models(model, data)
+    find_files(files)  # reports wrong paths before torch is imported
+    if len(models) > 1:
+        from chumoku.cli.evaluate_several import evaluate_several, show_several
+
+        if adapter is not None or save is not None or plot is not None or width is not None:
+            raise UsageError("--adapter, --save, --plot and --width need one model, and there are several here.")
+        loading = {"device": device, "precision": precision}
+        compared = evaluate_several(
+            models, files, loading, options, columns=columns or "0,1", language=language, tokenized=tokenized
+        )
+        if as_json:
+            print(json_line(**compared))
+        else:
+            show_several(compared)
+        return
+    translations = is_translations(model)
+    if not translations:
+        model = model_path(model, adapter)
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
+        import chumoku
+
         pipeline = chumoku.load(model, device=device, precision=precision, adapter=adapter)
         pipeline.require_tokenizer()
         if pipeline.config.kind == "encoder-decoder":
-            options: dict[str, Any] = {"beam": beam, "into": into, "split": split}
-            options["source_language"] = source_language
             return _translations(pipeline, data, options, language, tokenized, columns or "0,1", save)
         if pipeline.config.labels is not None:
             return _labels(pipeline, data, columns, plot)
@@ -77,8 +105,8 @@ def evaluate(
             return _vectors(pipeline, data, columns or "0,1", width)
         return _text(pipeline, data)
 
-    if Path(model).is_file() and not model.lower().endswith(MODELS):
-        found = _score(_lines(Path(model)), _lines(Path(data[-1])), language, tokenized)
+    if translations:
+        found = _score(read_translations(Path(model)), read_translations(Path(data[-1])), language, tokenized)
     else:
         found = score(precision, save)
         if precision is not None:
@@ -169,13 +197,6 @@ def _text(pipeline: Pipeline, files: list[str]) -> dict[str, Any]:
     return score.as_dict()
 
 
-def has_table(files: list[str]) -> bool:
-    from chumoku.data.pairs import TABLE_SUFFIXES
-    from chumoku.data.text_files import inner_suffix
-
-    return all(inner_suffix(Path(file)) in TABLE_SUFFIXES for file in files)
-
-
 def _vectors(pipeline: Pipeline, files: list[str], columns: str, width: int | None) -> dict[str, Any]:
     from chumoku.evaluation.retrieval import score_retrieval, score_similarity
     from chumoku.search import choose_prompt
@@ -186,7 +207,7 @@ def _vectors(pipeline: Pipeline, files: list[str], columns: str, width: int | No
 
     places = tuple(int(part) if part.strip().isdecimal() else part.strip() for part in columns.split(","))
     if len(places) == 2:
-        return score_retrieval([(pair.source, pair.target) for pair in _pairs(files, places)], embed).as_dict()
+        return score_retrieval([(pair.source, pair.target) for pair in read_test_pairs(files, places)], embed).as_dict()
     if len(places) != 3:
         raise UsageError(f"--columns takes two columns, or three with a score; got '{columns}'.")
     pairs, scores = _scored_pairs(files, places)
@@ -228,7 +249,7 @@ def _translations(
     from chumoku.evaluation.translation import POOR, seems_swapped
     from chumoku.text.progress import ShowProgress
 
-    every = _pairs(files, split_in_two(columns, "--columns"))
+    every = read_test_pairs(files, split_in_two(columns, "--columns"))
     reading = {name: options[name] for name in ("into", "source_language", "split")}
     fits = fits_context(pipeline.model, [pair.source for pair in every], pipeline.source_tokenizer, **reading)
     pairs = [pair for pair, fit in zip(every, fits, strict=True) if fit]
@@ -260,26 +281,8 @@ def _swap_advice(files: list[str], columns: str) -> str:
     return f"{problem} Try --columns {second.strip()},{first.strip()}."
 
 
-def _pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]:
-    """Every pair, including duplicates and odd lengths: a test set is not cleaned."""
-    from chumoku.data.pairs import Cleaning, read_pairs
-
-    pairs, report = read_pairs(files, columns=columns, cleaning=Cleaning(1 << 20, float("inf"), duplicates=True))
-    for line in report.lines() if report.dropped else ():
-        typer.echo(line, err=True)
-    return pairs
-
-
 def _score(translations: list[str], references: list[str], language: str | None, tokenized: bool) -> dict[str, Any]:
-    from chumoku.evaluation.translation import score_translations
-    from chumoku.text.japanese import share_of_japanese
+    from chumoku.evaluation.translation import detect_language, score_translations
 
-    if language is None:
-        language = "ja" if share_of_japanese("".join(references[:1000])) > 0.1 else "en"
+    language = language or detect_language(references)
     return score_translations(translations, references, language=language, tokenized=tokenized).as_dict()
-
-
-def _lines(path: Path) -> list[str]:
-    from chumoku.data.text_files import open_members, read_lines
-
-    return [line.text for member in open_members(path) for line in read_lines(member.stream)]

@@ -79,9 +79,11 @@ def run(
         print(format_results(results))
         if any(result.verdict == NOT_JUDGED for result in results):
             print(
-                "Not judged: the models were trained for less than the full time. Run without --quick and --budget to"
+                "Not judged: the models were trained for less than the full time. Run without --quick and --budget to\n"
+                "get a verdict."
+                if work.scale < 1
+                else "Not judged: not seen to hold, but no 95 % interval over the seeds refutes it."
             )
-            print("get a verdict.")
         print(f"Report with all results: {page}")
     if any(result.verdict == runner.FAILED for result in results):
         raise typer.Exit(1)

@@ -35,13 +35,14 @@ def look(
 ) -> None:
     """Look inside a model: tokens, positions, every attention map, entropy, the residual stream, the logit lens, and
     for each generated token the best candidates and what it attended to. Tokens are generated greedily."""
+    path = model_path(model, adapter)
     import chumoku
     from chumoku.probe.figures import draw_figures
     from chumoku.probe.page import write_page
     from chumoku.probe.snapshot import take_snapshot
 
     read, target = check_text(text), None if to is None else check_text(to, "The target")
-    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    pipeline = chumoku.load(path, device=device, precision=precision, adapter=adapter)
     check_options(pipeline, layer=layer, head=head, to=target, new=max_new_tokens)
     inputs, notices = question(pipeline, read, target, max_new_tokens)
     snapshot = take_snapshot(pipeline.model, inputs)

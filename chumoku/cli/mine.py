@@ -31,13 +31,14 @@ def mine(
 
     from chumoku.cli.prepare import split_in_two
     from chumoku.data.sentences import read_sentences
-    from chumoku.hard_negatives import mine_negatives
     from chumoku.text.progress import ShowProgress
 
     if out.exists():
         raise UsageError(f"{out} exists. Choose another file, or remove it.")
     rows, _ = read_sentences(files, columns=split_in_two(columns, "--columns"))
     pipeline = open_pipeline(model, "encoder", device=device, precision=None)
+    from chumoku.hard_negatives import mine_negatives
+
     with ShowProgress(Console(stderr=True)) as progress:
         pairs = [(row[0], row[1]) for row in rows]
         options: dict[str, Any] = {"count": negatives, "margin": margin, "progress": progress}

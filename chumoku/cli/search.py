@@ -10,6 +10,8 @@ import typer
 
 from chumoku.cli.shared import Device, Json, check_text, json_line, open_pipeline, quiet_pipe
 
+SHOWN = 200  # characters of a text that was found; --json shows all
+
 
 def search(
     index: Annotated[Path, typer.Argument(help="An index, made with: chumoku embed MODEL --file … --index INDEX.")],
@@ -33,4 +35,5 @@ def search(
         print(json_line(query=query, hits=[asdict(hit) for hit in found]))
         return
     for hit in found:
-        print(f"{hit.score:6.3f}  {hit.text}")
+        text = " ".join(hit.text.split())
+        print(f"{hit.score:6.3f}  {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}")

@@ -64,11 +64,12 @@ Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
-def model_path(model: str) -> str:
-    """The path of a model; for a run's folder, of the model in it."""
-    from chumoku.model_path import resolve_run
+def model_path(model: str, adapter: Path | None = None) -> str:
+    """The path of a model; for a run's folder, of the model in it. A wrong path is refused before torch is imported."""
+    from chumoku.model_path import check_model, resolve_run
 
     found = str(resolve_run(model))
+    check_model(found, adapter)
     if found != model and Path(found).name == "best":
         typer.echo(f"{model} has no last/ yet, because its run is not finished; using {found}.", err=True)
     return found
@@ -84,11 +85,12 @@ def open_pipeline(
     context: int | None = None,
 ) -> Pipeline:
     """The model; refuse one that is not of the kind this command needs."""
+    path = model_path(model, adapter)
     import chumoku
     from chumoku.nn.plain import plain_formulas
     from chumoku.pipeline import ABILITIES, LABEL_ABILITY
 
-    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter, context=context)
+    pipeline = chumoku.load(path, device=device, precision=precision, adapter=adapter, context=context)
     if plain_formulas():
         typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Unset it for the fast kernels.", err=True)
     found = pipeline.config.kind

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,9 +38,11 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; messages go to stderr.")] = False,
 ) -> None:
     """Train the model of a recipe. An interrupted run continues with --resume, with the same result."""
+    from chumoku.training.data_files import find_data_files
     from chumoku.training.recipe import load_recipe
 
     loaded = load_recipe(recipe, changes or [])
+    find_data_files(loaded.data)  # reports wrong paths before torch is imported
     if dry_run:
         from chumoku.training.plan import show
 
@@ -51,7 +57,8 @@ def train(
     def examine(data: TrainingData, model: Model) -> None:
         check_before_training(data, model, console)
 
-    trained = run(loaded, resume=resume, console=console, examine=None if unexamined else examine)
+    with message_on_sigterm():
+        trained = run(loaded, resume=resume, console=console, examine=None if unexamined else examine)
     if as_json:
         import json
 
@@ -59,6 +66,21 @@ def train(
         print(json.dumps({**found, "best_loss": trained.best_loss, "seconds": round(trained.seconds, 1)}))
     if not trained.finished:
         raise typer.Exit(trained.exit_code)
+
+
+@contextmanager
+def message_on_sigterm() -> Iterator[None]:
+    """Say that SIGTERM ended the command, inside the block; while it takes steps, the run handles the signal itself."""
+
+    def stop(number: int, frame: object) -> None:
+        print("Stopped by SIGTERM.", file=sys.stderr)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_before_training(data: TrainingData, model: Model, console: Console) -> None:

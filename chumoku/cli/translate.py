@@ -26,6 +26,7 @@ from chumoku.cli.shared import (
 )
 from chumoku.decoding.defaults import BEAM, LARGEST_PENALTY, LENGTH_PENALTY
 from chumoku.errors import UsageError, pluralize
+from chumoku.safe_files import check_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -83,7 +84,9 @@ def translate(
         raise UsageError(
             f"--length-penalty must be a number from −{LARGEST_PENALTY} to {LARGEST_PENALTY}, not {length_penalty}."
         )
-    model = model_path(model)
+    model = model_path(model, adapter)
+    if file is not None:
+        check_file(file)
     sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
     options |= {"split": split, **given_options(source_language=source_language)}
@@ -206,7 +209,7 @@ def fingerprint(model: Path | str) -> str:
     import hashlib
 
     from chumoku.weights.checksums import MANIFEST
-    from chumoku.weights.open_model import local_path
+    from chumoku.weights.identify_model import local_path
 
     place = local_path(model)
     files = (

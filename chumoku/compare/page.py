@@ -117,7 +117,7 @@ def _table(rows: Rows, kind: str = "wide") -> str:
 
 
 def _adjustments(comparison: Comparison) -> str:
-    """What was changed for equal cost, and all overrides of each arm."""
+    """What was changed for equal cost, all overrides of each arm, and notes about the runs."""
     names, nothing = short_names(comparison), Words("nothing", "なし")
     heads = (Words("arm", "選択肢"), Words("adjusted", "調整した値"), Words("all overrides", "すべての上書き"))
     rows = []
@@ -126,7 +126,8 @@ def _adjustments(comparison: Comparison) -> str:
         texts = (names[arm.name], adjusted, " ".join(arm.overrides))
         rows.append(tuple(Words(text, text) if text else nothing for text in texts))
     title = Words("What was adjusted for equal cost", "コストをそろえるために調整したもの")
-    return _table(Rows(title, heads, tuple(rows)), "arms wide")
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in comparison.notes)
+    return _table(Rows(title, heads, tuple(rows)), "arms wide") + (f"<ul>{notes}</ul>\n" if notes else "")
 
 
 def _method(comparison: Comparison, decision: Decision) -> str:

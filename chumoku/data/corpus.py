@@ -65,9 +65,7 @@ class Corpus:
         for path in self.files:
             yield from self._count_documents(self._read_file(path))
         if not self.report.kept:
-            names = ", ".join(self.report.files[:3])
-            why = "; ".join(self.report.lines()[1:2]) or "the files are empty"
-            raise CorpusError(f"No text was found in {names}: {why}. Check the files, or the field name.")
+            raise self.report.nothing_usable("text", "Check the files, or the field name.")
 
     def _count_documents(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         open_document = False
@@ -230,7 +228,10 @@ def parquet_columns(path: Path, name: str, stream: ByteStream, *columns: str) ->
                 rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
                 yield from (tuple(value or "" for value in row) for row in rows)
         except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-            raise CorpusError(f"{name} is not a readable Parquet file: {error}. Download or write it again.") from error
+            reason = str(error).rstrip(".")
+            raise CorpusError(
+                f"{name} is not a readable Parquet file: {reason}. Download or write it again."
+            ) from error
 
 
 def _check_column(name: str, schema: Any, column: str) -> None:

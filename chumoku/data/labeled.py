@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from chumoku.data.corpus import field_names, json_lines, parquet_columns
 from chumoku.data.csv_rows import Row, read_csv_rows
 from chumoku.data.report import Report
-from chumoku.data.text_files import ByteStream, Line, find_files, open_members, read_lines
-from chumoku.errors import CorpusError, UsageError
+from chumoku.data.text_files import ByteStream, Line, find_files, guess_format, open_members, read_lines
+from chumoku.errors import CorpusError, UsageError, pluralize
 from chumoku.text.byte_chars import fix_surrogates
 from chumoku.text.progress import Progress, silent
 
@@ -77,8 +77,7 @@ def read_examples(
                 report.kept_by_file[name] += 1
     report.kept = len(examples)
     if not examples:
-        reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"
-        raise CorpusError(f"No usable examples in {', '.join(report.files[:3])}: {reasons}. Check the columns.")
+        raise report.nothing_usable("examples", "Check the columns.")
     return examples, report
 
 
@@ -155,9 +154,10 @@ def _table(name: str, rows: Iterator[Row], columns: Columns | None) -> Iterator[
     if places is None:
         places = [int(column) for column in columns or (0, 1)]
         if max(places) >= len(first[1]):
+            advice = guess_format("\t".join(first[1])) or " Give columns, or a header with text and label."
             raise CorpusError(
-                f"{name}:1 has {len(first[1])} column(s), but column {max(places)} is needed (counted from 0). Give "
-                "columns, or a header with text and label."
+                f"{name}:1 has {pluralize(len(first[1]), 'column')}, but column {max(places)} is needed (counted from "
+                f"0).{advice}"
             )
         yield _located(*first, places)
     for row in rows:
@@ -202,9 +202,10 @@ def _conll(name: str, stream: ByteStream, columns: Columns) -> Iterator[Located]
         if bad is None and cells and not comment:
             if len(cells) < 2 or max(places) >= len(cells):
                 if number == start == 1:
+                    advice = guess_format(text) or " Is this a table of texts (data.kind = 'labels')?"
                     raise CorpusError(
-                        f"{name}:1 has {len(cells)} column(s); a word and its tag are needed, separated by spaces or "
-                        "tabs. Is this a table of texts (data.kind = 'labels')?"
+                        f"{name}:1 has {pluralize(len(cells), 'column')}; a word and its tag are needed, separated by "
+                        f"spaces or tabs.{advice}"
                     )
                 bad = "missing column"
             else:

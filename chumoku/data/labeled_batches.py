@@ -94,7 +94,8 @@ def prepare_examples(
             rows = [examples[index] for index in chosen]
             parts[name], cut = _encode(rows, names, tokenizer, working / name, tagged, limit, progress)
             truncated += cut
-        summary = {**report.as_dict(), "truncated": truncated}
+        counts = {name: len(chosen) for name, chosen in zip(("train", "validation"), indices, strict=True)}
+        summary = {**report.as_dict(), "truncated": truncated, **counts}
         write_manifest(working, inputs, parts=parts, labels=names, report=summary)
     return folder
 
@@ -174,7 +175,9 @@ class LabeledBatches:
         self, texts: LabeledTexts, *, rows: int, tagged: bool, pad: int | None, seed: int = 0, drop_last: bool = True
     ) -> None:
         if not len(texts):
-            raise CorpusError("There are no texts in this part. Give more text, or a larger share of it.")
+            raise CorpusError(
+                "There are no texts in this part. Give more texts (similar ones count as one), or a larger share."
+            )
         self.texts, self.tagged, self.seed = texts, tagged, seed
         self.rows, self.drop_last, self._pad = min(rows, len(texts)), drop_last, pad or 0
 

@@ -99,3 +99,22 @@ def write_manifest(folder: Path, inputs: dict[str, Any], **rest: Any) -> None:
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     values = {"version": VERSION, "made_of": inputs, "files": files, **rest}
     (folder / FILE_NAME).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def describe_report(folder: Path, what: str) -> tuple[str, ...]:
+    """What was read, cut and dropped when the folder was prepared, as sentences; `what` is the plural of its rows."""
+    found = read_manifest(folder)["report"]
+    if "train" in found:
+        kept = f"{found['train']:,} {what} for training and {found['validation']:,} for validation, of"
+        lines = [f"{kept} {found['read']:,} read."]
+    else:
+        lines = [f"{found['kept']:,} {what}."]
+    if found.get("cut"):
+        lines.append(f"{found['cut']:,} of them were cut: their last turns do not fit train.sequence_length.")
+    if found.get("truncated"):
+        lines.append(f"{found['truncated']:,} of them were cut to train.sequence_length or the model's context.")
+    for reason, times in found["dropped"].items():
+        first = found["examples"].get(reason, [])[:1]
+        where = f", first at {first[0]['file']}:{first[0]['line']}" if first else ""
+        lines.append(f"{times:,} dropped ({reason}){where}.")
+    return tuple(lines)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from chumoku.data.corpus import field_names, json_lines, parquet_columns
 from chumoku.data.csv_rows import Row, read_csv_rows
 from chumoku.data.report import Report
-from chumoku.data.text_files import ByteStream, Line, find_files, inner_suffix, open_members, read_lines
-from chumoku.errors import CorpusError, UsageError
+from chumoku.data.text_files import ByteStream, Line, find_files, guess_format, inner_suffix, open_members, read_lines
+from chumoku.errors import CorpusError, UsageError, pluralize
 from chumoku.text.byte_chars import fix_surrogates
 from chumoku.text.progress import Progress, silent
 
@@ -96,8 +96,7 @@ def read_pairs(
         report.kept_by_file[file] += 1
     report.kept = len(pairs)
     if not pairs:
-        reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"
-        raise CorpusError(f"No usable pairs in {', '.join(report.files[:3])}: {reasons}. Check columns and languages.")
+        raise report.nothing_usable("pairs", "Check columns and languages.")
     return pairs, report
 
 
@@ -168,8 +167,8 @@ def _tsv(name: str, stream: ByteStream, columns: Columns) -> Iterator[LocatedRow
         if problem is None and max(places) >= len(cells):
             if number == 1:
                 raise CorpusError(
-                    f"{name}:1 has {len(cells)} column(s), but column {max(places)} is needed (counted from 0). "
-                    "Separate columns by tabs, or choose other columns."
+                    f"{name}:1 has {pluralize(len(cells), 'column')}, but column {max(places)} is needed (counted from "
+                    f"0).{guess_format(text) or ' Separate columns by tabs, or choose other columns.'}"
                 )
             problem = "missing column"
         yield LocatedRow(name, number, tuple(cells[i] if i < len(cells) else "" for i in places), problem)

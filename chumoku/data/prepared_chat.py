@@ -18,7 +18,6 @@ from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, dtype_for
 from chumoku.data.report import Report
 from chumoku.data.split import check_share
 from chumoku.data.text_files import compute_fingerprints, find_files, refuse_if_changed
-from chumoku.errors import CorpusError
 from chumoku.text import Tokenizer
 from chumoku.text.chat_template import template_settings
 from chumoku.text.progress import Progress, silent
@@ -140,20 +139,6 @@ def open_chat(folder: Path | str, part: str = "train", side: str = "conversation
     return ChatSamples(RaggedArray(folder, entries["tokens"]), RaggedArray(folder, entries["learned"]))
 
 
-def describe_report(folder: Path, what: str) -> tuple[str, ...]:
-    """What was read, cut and dropped when the folder was prepared, as sentences."""
-    found = read_manifest(folder)["report"]
-    kept = f"{found['train']:,} {what} for training and {found['validation']:,} for validation"
-    lines = [f"{kept}, of {found['read']:,} read."]
-    if found["cut"]:
-        lines.append(f"{found['cut']:,} of them were cut: their last turns do not fit train.sequence_length.")
-    for reason, times in found["dropped"].items():
-        first = found["examples"].get(reason, [])[:1]
-        where = f", first at {first[0]['file']}:{first[0]['line']}" if first else ""
-        lines.append(f"{times:,} dropped ({reason}){where}.")
-    return tuple(lines)
-
-
 def choose_validation(digests: Sequence[bytes], share: float) -> set[int]:
     """The places of the validation data; equal hashes stay together, and at least one is chosen if there are two."""
     if share == 0 or len(set(digests)) < 2:
@@ -186,8 +171,7 @@ def _encode_all(
         entries.append(Entry(hash_text(said), encoded.samples))
     report.kept = len(entries)
     if not entries:
-        reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"
-        raise CorpusError(f"No usable conversations in {', '.join(report.files[:3])}: {reasons}.")
+        raise report.nothing_usable("conversations", "Check the records and train.sequence_length.")
     return entries, cut
 
 

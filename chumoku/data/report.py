@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from chumoku.data.text_files import MAX_LINE_BYTES, MAX_RECORD_BYTES
+from chumoku.errors import CorpusError, pluralize
 from chumoku.text.byte_chars import fix_surrogates
 
 MAX_EXAMPLES = 3
@@ -18,7 +20,7 @@ REASONS = {
     "line too long": f"the limit is {MAX_RECORD_BYTES:,} bytes in JSONL and {MAX_LINE_BYTES:,} elsewhere",
     "empty": "only spaces on a side",
     "length ratio": "one side much longer than the other",
-    "duplicate": "the same pair again",
+    "duplicate": "the same row again",
     "wrong script": "a side that is not in its language's script",
     "missing column": "too few columns, or no such field",
     "not JSON": "a record that cannot be parsed",
@@ -32,11 +34,24 @@ REASONS = {
     "label too long": "a label of more than 1,024 characters; is it the right column?",
 }
 
+ADVICE = {  # what to do if nothing is left for this reason
+    "invalid UTF-8": "If it is text, convert it, for example with: iconv -f SHIFT_JIS -t UTF-8.",
+    "not JSON": "If it is a table, name it .tsv or .csv.",
+}
+
 
 class Example(NamedTuple):
     file: str
     line: int
     text: str
+
+
+def show_printable(text: str) -> str:
+    """The text with � for every character that a terminal would obey instead of showing it."""
+    return "".join(
+        char if char.isprintable() or char == "\u3000" else " " if char.isspace() else "�"
+        for char in fix_surrogates(text)
+    )
 
 
 @dataclass
@@ -50,9 +65,10 @@ class Report:
 
     def drop(self, reason: str, file: str, line: int, text: str) -> None:
         self.dropped[reason] += 1
-        examples, text = self.examples.setdefault(reason, []), fix_surrogates(text)
+        examples = self.examples.setdefault(reason, [])
         if len(examples) < MAX_EXAMPLES:
-            examples.append(Example(file, line, text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 1] + "…"))
+            shown = show_printable(text[: MAX_LENGTH + 1])
+            examples.append(Example(file, line, shown if len(text) <= MAX_LENGTH else shown[: MAX_LENGTH - 1] + "…"))
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -63,10 +79,22 @@ class Report:
             "examples": {reason: [one._asdict() for one in examples] for reason, examples in self.examples.items()},
         }
 
+    def nothing_usable(self, what: str, advice: str) -> CorpusError:
+        """The error of files of which nothing is left; `what` was expected, and `advice` says what to check."""
+        reasons = "; ".join(row.strip() for row in self.lines()[1:3]) or "the files are empty"
+        for reason, _ in self.dropped.most_common(1):
+            advice = ADVICE.get(reason, advice)
+        return CorpusError(f"No usable {what} in {', '.join(self.files[:3])}: {reasons}. {advice}")
+
     def lines(self) -> list[str]:
         """The report as readable lines."""
-        rows = [f"{self.read:,} read from {len(self.files)} file(s), {self.kept:,} kept."]
-        for reason, times in self.dropped.most_common():
-            rows.append(f"  {times:,} dropped: {reason} ({REASONS.get(reason, '')})")
-            rows += [f"      {file}:{line}  {text}" for file, line, text in self.examples[reason]]
-        return rows
+        return report_lines(self.as_dict())
+
+
+def report_lines(report: Mapping[str, Any]) -> list[str]:
+    """The lines of a report that was made with `Report.as_dict`."""
+    rows = [f"{report['read']:,} read from {pluralize(len(report['files']), 'file')}, {report['kept']:,} kept."]
+    for reason, times in Counter(report["dropped"]).most_common():
+        rows.append(f"  {times:,} dropped: {reason} ({REASONS.get(reason, '')})")
+        rows += [f"      {one['file']}:{one['line']}  {one['text']}" for one in report["examples"][reason]]
+    return rows

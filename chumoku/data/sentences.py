@@ -95,8 +95,7 @@ def read_sentences(
         rows[texts] = None
     report.kept = len(rows)
     if not rows:
-        reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"
-        raise CorpusError(f"No usable rows in {', '.join(report.files[:3])}: {reasons}. Check columns and languages.")
+        raise report.nothing_usable("rows", "Check columns and languages.")
     return list(rows), report
 
 

@@ -28,6 +28,21 @@ MAX_LINE_BYTES = 1 << 20
 HASH_BYTES = 1 << 20  # read at a time
 MAX_RECORD_BYTES = 1 << 23  # smaller than memory allows: as Python objects, a record may take 25 times its bytes
 BOM = b"\xef\xbb\xbf"
+PEEKED = 512  # first bytes of a file that tell its type
+OTHER_TYPES = {  # first bytes → type
+    b"\x1f\x8b": "gzipped (.gz)",
+    b"PK\x03\x04": "a zip archive (.zip, .docx, .xlsx)",
+    b"PAR1": "a Parquet file (.parquet)",
+    b"%PDF": "a PDF",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+    b"GGUF": "a model (.gguf)",
+    b"\xfd7zXZ": "an xz archive",
+    b"BZh": "a bzip2 archive",
+    b"(\xb5/\xfd": "a zstd archive",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
 
 
 class Line(NamedTuple):
@@ -77,8 +92,9 @@ READ_ERRORS = (*DAMAGE_ERRORS, OSError, RuntimeError, NotImplementedError)
 def read_error(path: Path, error: Exception) -> CorpusError:
     """The CorpusError that explains an error while reading a file."""
     if isinstance(error, DAMAGE_ERRORS):
-        return CorpusError(f"{path} is damaged or not of the type of its suffix: {error}. Download or pack it again.")
-    reason = getattr(error, "strerror", None) or error
+        reason = str(error).rstrip(".")
+        return CorpusError(f"{path} is damaged or not of the type of its suffix: {reason}. Download or pack it again.")
+    reason = str(getattr(error, "strerror", None) or error).rstrip(".")
     return CorpusError(f"{path} could not be read: {reason}. Check the file and its permissions.")
 
 
@@ -106,6 +122,18 @@ class ByteStream:
         with explain_read_errors(self._path):
             shutil.copyfileobj(self._stream, target)
 
+    def check_is_text(self, name: str) -> None:
+        """Raise CorpusError if the stream starts as a file of another type does."""
+        with explain_read_errors(self._path):
+            first = self._stream.peek(PEEKED)[:PEEKED]  # type: ignore[union-attr]
+        kind = next((kind for start, kind in OTHER_TYPES.items() if first.startswith(start)), None)
+        if kind == "UTF-16 text":
+            raise CorpusError(f"{name} is UTF-16 text. Convert it: iconv -f UTF-16 -t UTF-8 {name} > NEW.")
+        if kind is None and b"\0" in first:
+            kind = "a binary file"
+        if kind is not None:
+            raise CorpusError(f"{name} is {kind}, not text. Give text, or name the file after what it is.")
+
 
 class Member(NamedTuple):
     """One text: a file, or a member of a zip archive."""
@@ -125,13 +153,20 @@ def open_members(path: Path) -> Iterator[Member]:
                 if not inside:
                     raise CorpusError(f"{path} is a zip archive without files. Check how it was packed.")
                 for info in inside:
-                    with archive.open(info) as member:
+                    gzipped = info.filename.lower().endswith(".gz")
+                    with archive.open(info) as stored, gzip.open(stored) if gzipped else stored as member:
                         suffix = inner_suffix(Path(info.filename))
-                        yield Member(f"{path}:{info.filename}", suffix, ByteStream(path, member))
+                        yield _checked_member(f"{path}:{info.filename}", suffix, ByteStream(path, member))
             return
         open_file = gzip.open if path.suffix.lower() == ".gz" else open
         with open_file(path, "rb") as stream:
-            yield Member(str(path), inner_suffix(path), ByteStream(path, stream))
+            yield _checked_member(str(path), inner_suffix(path), ByteStream(path, stream))
+
+
+def _checked_member(name: str, suffix: str, stream: ByteStream) -> Member:
+    if suffix != ".parquet":
+        stream.check_is_text(name)
+    return Member(name, suffix, stream)
 
 
 def _hidden(name: str) -> bool:
@@ -160,6 +195,13 @@ def read_lines(stream: ByteStream, *, max_bytes: int = MAX_LINE_BYTES) -> Iterat
             yield Line(number, raw.decode("utf-8"))
         except UnicodeDecodeError:
             yield Line(number, raw[:200].decode("utf-8", "replace"), "invalid UTF-8")
+
+
+def guess_format(text: str) -> str:
+    """A sentence about a line that is no row of a TSV table: it may be JSONL or CSV. Empty if nothing is known."""
+    if text.lstrip().startswith("{"):
+        return " It looks like JSONL: name the file .jsonl."
+    return " It looks like CSV: name the file .csv." if "," in text and "\t" not in text else ""
 
 
 class Fingerprint(NamedTuple):

@@ -63,6 +63,19 @@ def tag(
 ) -> list[list[TaggedWord]]:
     """The most likely tag of each word; each sentence is a list of words."""
     names = check_head(model, "tags")
+    rows, _, firsts = encode_words(model, sentences, tokenizer)
+    values = label_probabilities(model, rows, batch_tokens=batch_tokens, progress=progress)
+    return [name_tags(*one, names) for one in zip(sentences, firsts, values, strict=True)]
+
+
+class EncodedWords(NamedTuple):
+    rows: list[list[int]]
+    words: list[list[str]]
+    firsts: list[list[int]]  # the place of the first token of each word
+
+
+def encode_words(model: Model, sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> EncodedWords:
+    """The tokens of sentences that are lists of words."""
     limit = model.config.max_seq_length or model.config.context
     before, after = tokenizer.frame
     rows, firsts = [], []
@@ -79,14 +92,14 @@ def tag(
             )
         rows.append([*before, *ids, *after])
         firsts.append([len(before) + numbers.index(place) for place in range(len(words))])
-    found = []
-    for words, places, values in zip(
-        sentences, firsts, label_probabilities(model, rows, batch_tokens=batch_tokens, progress=progress), strict=True
-    ):
-        best = values[places].max(-1)
-        tags = zip(words, best.indices.tolist(), best.values.tolist(), strict=True)
-        found.append([TaggedWord(word, names[label], probability) for word, label, probability in tags])
-    return found
+    return EncodedWords(rows, [list(words) for words in sentences], firsts)
+
+
+def name_tags(words: Sequence[str], places: list[int], values: Tensor, names: Sequence[str]) -> list[TaggedWord]:
+    """The most likely tag of each word; `values` [T, C]: probabilities of each token, words start at `places`."""
+    best = values[places].max(-1)
+    tags = zip(words, best.indices.tolist(), best.values.tolist(), strict=True)
+    return [TaggedWord(word, names[label], probability) for word, label, probability in tags]
 
 
 def label_probabilities(

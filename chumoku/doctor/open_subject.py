@@ -42,13 +42,13 @@ from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.pretrained import installed_models
 from chumoku.text import Tokenizer
 from chumoku.training.datasets import TrainingData, prepare
-from chumoku.training.datasets.chat import columns_of
+from chumoku.training.datasets.chat import chat_columns
 from chumoku.training.objectives import make_objective
 from chumoku.training.outputs import create_result
 from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
 from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
 from chumoku.training.teacher import check_teacher, load_teacher, shared_outputs
-from chumoku.weights import open_model
+from chumoku.weights import identify_model, open_model
 from chumoku.weights.bundle import Bundle, Tokenizers
 
 MAX_TOKENS = 4_000_000  # corpus tokens that are decoded to text
@@ -79,7 +79,7 @@ def open_subject(
 
 
 def is_recipe(name: str) -> bool:
-    stored = open_model.exists(Path(name)) or name in installed_models()
+    stored = identify_model.exists(Path(name)) or name in installed_models()
     return name.endswith(".toml") or (not stored and (BUILT_IN / f"{name}.toml").exists())
 
 
@@ -99,7 +99,7 @@ def subject_from_recipe(recipe: Recipe, working: Path, notify: Notify) -> Subjec
 
 
 def subject_from_model(name: str, working: Path, notify: Notify, *, precision: str | None = None) -> Subject:
-    folder = open_model.local_path(name)
+    folder = identify_model.local_path(name)
     run = find_run(folder)
     path = next((place for place in (folder / "last", folder / "best") if run == folder and place.is_dir()), name)
     try:
@@ -191,7 +191,7 @@ def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subjec
         return replace(subject, originals={names[0]: list(islice(lines, ORIGINAL_LINES))})
     if data.kind in ("chat", "preferences"):
         paths, report = find_files(as_list(data.files)), Report()
-        chats = read_conversations(paths, columns_of(data), report)
+        chats = read_conversations(paths, chat_columns(data), report)
         found = chats if data.kind == "chat" else read_preferences(paths, report)
         contents = (content for one in found for content in one.contents)
         return replace(subject, originals={names[0]: list(islice(contents, ORIGINAL_LINES))})

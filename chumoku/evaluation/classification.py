@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chumoku.decoding.label_scores import accuracy, count_confusion, f1_by_class, macro_f1, ratio
 from chumoku.errors import UsageError
 
 Z = 1.959964  # standard deviations of a 95 % interval
@@ -60,27 +61,20 @@ def score_labels(
         raise UsageError("There is nothing to score. Give texts with labels.")
     names = [*labels, *sorted({label for pair in pairs for label in pair} - set(labels))]
     places = {name: place for place, name in enumerate(names)}
-    confusion = np.zeros((len(names), len(names)), np.int64)
-    for truth, found in pairs:
-        confusion[places[truth], places[found]] += 1
+    right_ids, predicted_ids = ([places[name] for name in side] for side in zip(*pairs, strict=True))
+    confusion = count_confusion(right_ids, predicted_ids, len(names))
     hits, expected, given = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     classes = {
-        name: ClassScore(
-            _ratio(hits[i], given[i]),
-            _ratio(hits[i], expected[i]),
-            _ratio(2 * hits[i], expected[i] + given[i]),
-            int(expected[i]),
-        )
-        for i, name in enumerate(names)
-        if expected[i] + given[i]
+        names[i]: ClassScore(ratio(hits[i], given[i]), ratio(hits[i], expected[i]), f1, int(expected[i]))
+        for i, f1 in f1_by_class(confusion).items()
     }
     entity_f1 = None
     if tagged and all(BIO.fullmatch(name) for name in names):
         entity_f1 = entity_score(predicted, right)
     return ClassificationScore(
-        accuracy=_ratio(hits.sum(), len(pairs)),
+        accuracy=accuracy(confusion),
         accuracy_interval=wilson_interval(int(hits.sum()), len(pairs)),
-        macro_f1=sum(score.f1 for score in classes.values()) / len(classes),
+        macro_f1=macro_f1(confusion),
         count=len(pairs),
         classes=classes,
         labels=names,
@@ -95,7 +89,7 @@ def entity_score(predicted: Sequence[Sequence[str]], right: Sequence[Sequence[st
         {(number, *entity) for number, tags in enumerate(side) for entity in find_entities(tags)}
         for side in (predicted, right)
     )
-    return _ratio(2 * len(found & truth), len(found) + len(truth))
+    return ratio(2 * len(found & truth), len(found) + len(truth))
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -117,7 +111,3 @@ def wilson_interval(hits: int, count: int) -> tuple[float, float]:
     middle = (share + spread / 2) / (1 + spread)
     half = math.sqrt(share * (1 - share) * spread + spread * spread / 4) / (1 + spread)
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def _ratio(part: Any, whole: Any) -> float:
-    return float(part / whole) if whole else 0.0

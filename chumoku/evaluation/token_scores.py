@@ -32,27 +32,33 @@ class ContinuationScore(NamedTuple):
 
 
 def score_labels(
-    engine: Engine, contexts: Sequence[Sequence[int]], inputs: Tensor, labels: Tensor
+    engine: Engine,
+    contexts: Sequence[Sequence[int]],
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    sources: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The log probability of each label [rows, T] in float64, and whether it is the most likely token.
+    """The log probability of each label [rows, T] in float64, and the most likely token instead of it [rows, T].
 
     contexts    the tokens before the inputs of each row, of any numbers; all empty or none
     inputs      [rows, T]: the token before each label
+    sources     of each row, for an encoder-decoder
     """
     engine.select_rows([])
-    engine.add_rows(len(inputs))
+    engine.add_rows(len(inputs), sources)
     if any(contexts):
         engine.prefill(contexts)
     logprobs = torch.empty(inputs.shape, dtype=torch.float64)
-    is_top = torch.empty(inputs.shape, dtype=torch.bool)
+    best = torch.empty(inputs.shape, dtype=torch.int64)
     step = max(1, AT_ONCE // len(inputs))
     for first in range(0, inputs.shape[1], step):
         part = slice(first, first + step)
         logits = engine.extend(inputs[:, part].to(engine.device)).float()
         wanted = labels[:, part, None].to(engine.device)
         logprobs[:, part] = logits.log_softmax(-1).gather(-1, wanted)[..., 0].cpu().double()
-        is_top[:, part] = (logits.argmax(-1) == wanted[..., 0]).cpu()
-    return logprobs, is_top
+        best[:, part] = logits.argmax(-1).cpu()
+    return logprobs, best
 
 
 def score_continuations(
@@ -80,8 +86,8 @@ def score_continuations(
                 engine = open_engine(model, rows=len(rows), capacity=longest)
             labels = torch.tensor([list(continuation) for _, continuation in rows])
             inputs = torch.tensor([[context[-1], *continuation[:-1]] for context, continuation in rows])
-            logprobs, is_top = score_labels(engine, [context[:-1] for context, _ in rows], inputs, labels)
-            totals = zip(logprobs.sum(1).tolist(), is_top.all(1).tolist(), strict=True)
+            logprobs, best = score_labels(engine, [context[:-1] for context, _ in rows], inputs, labels)
+            totals = zip(logprobs.sum(1).tolist(), (best == labels).all(1).tolist(), strict=True)
             scores.update(zip(numbers, (ContinuationScore(*total) for total in totals), strict=True))
             progress("scoring", len(scores), len(pairs), unit="continuations")
     return [scores[number] for number in range(len(pairs))]

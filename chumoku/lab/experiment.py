@@ -2,8 +2,9 @@
 
     claim → run(budget) → numbers → rule → holds | does not hold | holds only when …
 
-A verdict that depends on training needs the full budget; with less, the claim is "not judged". All texts for readers
-are in English and Japanese (`Words`); those that do not depend on the numbers are in `claims.toml`.
+A verdict that depends on training needs the full budget; with less, the claim is "not judged". Where a rule compares
+values of trained seeds, "does not hold" also needs an interval over the seeds that supports it (`refute`). All texts
+for readers are in English and Japanese (`Words`); those that do not depend on the numbers are in `claims.toml`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, NamedTuple
 
+from chumoku.evaluation.paired import paired_t
 from chumoku.probe.bilingual import Words as Words  # the claims import it from here
 
 HOLDS, FAILS, PARTLY = "holds", "does not hold", "holds only when"
-VERDICTS = (HOLDS, PARTLY, FAILS)  # possible results of a rule
-NOT_JUDGED = "not judged"  # the models were not trained long enough for the rule
+NOT_JUDGED = "not judged"  # the models were not trained long enough for the rule, or their seeds do not refute it
+VERDICTS = (HOLDS, PARTLY, FAILS, NOT_JUDGED)  # possible results of a rule
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,24 @@ def load_experiment(id: str) -> Experiment:
     """Import the experiment with this id."""
     file = importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")
     return Experiment(load_claims()[id], file.run, getattr(file, "draw", None))
+
+
+def refute(*conditions: Sequence[float]) -> str:
+    """The verdict on a claim that is not seen to hold: FAILS if the seeds refute a condition of it, else NOT_JUDGED.
+
+    conditions    of each condition a number per seed: by how much it is met; below 0 is against the claim
+    """
+    return FAILS if any(map(is_refuted, conditions)) else NOT_JUDGED
+
+
+def is_refuted(margins: Sequence[float]) -> bool:
+    """Whether Student's 95 % interval of the mean margin over the seeds is below 0.
+
+    A margin that is not finite, as of a diverged run, has no mean: then all seeds must be below 0.
+    """
+    if len(margins) < 2 or not all(map(math.isfinite, margins)):
+        return len(margins) > 1 and all(margin < 0 for margin in margins)
+    return paired_t(margins, [0.0] * len(margins)).high < 0
 
 
 def matches_rounded(printed: Sequence[float], exact: Sequence[float], digits: int) -> bool:

@@ -82,25 +82,38 @@ def _header(results: list[ResultAndFigure]) -> str:
     )
     return (
         f"<header>{language_switch()}<h1>{_bilingual(Words('The notes, executed', 'ノートを実行する'))}</h1>"
-        f'<p class="intro">{_bilingual(intro)}</p>{_short_run_notice(results)}'
+        f'<p class="intro">{_bilingual(intro)}</p>{_not_judged_notices(results)}'
         f'{_verdict_bar(counts)}<ul class="tiles">{tiles}</ul></header>'
         + _table(results, ARITHMETIC, Words("Calculations", "計算"))
         + _table(results, EXPERIMENTS, Words("Experiments", "実験"))
     )
 
 
-def _short_run_notice(results: list[ResultAndFigure]) -> str:
-    """Explains why claims are not judged after a short run."""
-    short = sum(result["verdict"] == NOT_JUDGED for result, _ in results)
-    if not short:
-        return ""
-    words = Words(
-        f"{short} {'claim is' if short == 1 else 'claims are'} not judged: the models were trained for less than the "
-        "full time. Numbers and figures show the state so far; `chumoku lab run all` gives the verdicts.",
-        f"{short} 個の主張は未判定です。モデルの学習が規定より短いためで、数値と図はそこまでの様子を示します。`chumoku "
-        "lab run all` で判定が得られます。",
-    )
-    return f'<p class="intro">{_bilingual(words)}</p>'
+def _not_judged_notices(results: list[ResultAndFigure]) -> str:
+    """Explains why claims are not judged: short training, or seeds that do not refute a claim."""
+    open_budgets = [result["budget"]["scale"] for result, _ in results if result["verdict"] == NOT_JUDGED]
+    short = sum(scale < 1 for scale in open_budgets)
+    unclear = len(open_budgets) - short
+    notices = []
+    if short:
+        notices.append(
+            Words(
+                f"{short} {'claim is' if short == 1 else 'claims are'} not judged: the models were trained for less "
+                "than the full time. Numbers and figures show the state so far; `chumoku lab run all` gives the "
+                "verdicts.",
+                f"{short} 個の主張は未判定です。モデルの学習が規定より短いためで、数値と図はそこまでの様子を示します。"
+                "`chumoku lab run all` で判定が得られます。",
+            )
+        )
+    if unclear:
+        notices.append(
+            Words(
+                f"{unclear} {'claim is' if unclear == 1 else 'claims are'} not judged: they were not seen to hold, but "
+                "no 95 % interval over the seeds refutes them.",
+                f"{unclear} 個の主張は未判定です。成り立つとは確かめられず、シード間の 95 % 区間も反証していません。",
+            )
+        )
+    return "".join(f'<p class="intro">{bilingual(words)}</p>' for words in notices)
 
 
 def _verdict_bar(counts: Counter[str]) -> str:

@@ -38,7 +38,7 @@ Progress = Callable[[str, "Result | None"], None]  # the id, and the result when
 @dataclass(frozen=True)
 class Result:
     id: str
-    verdict: str  # one of VERDICTS, NOT_JUDGED or FAILED
+    verdict: str  # one of VERDICTS, or FAILED
     claim: Claim | None  # None if the claim's file could not be imported
     outcome: Outcome | None
     error: str | None  # why it failed to run
@@ -97,7 +97,7 @@ def read_result(out: Path, id: str) -> tuple[dict[str, Any], bytes | None] | Non
             raise DamagedError(f"{path} is too large to be a result. Run `chumoku lab run {id}` again.")
     try:
         result = json.loads(file.read_bytes())
-        valid = result["id"] == id and result["verdict"] in (*VERDICTS, NOT_JUDGED, FAILED)
+        valid = result["id"] == id and result["verdict"] in (*VERDICTS, FAILED)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{file} cannot be read as a result. Run `chumoku lab run {id}` again.") from error
     if not valid:

@@ -225,7 +225,10 @@ class ModelConfig(Settings):
 
     head: HeadKind | None = None  # default: "next", for encoders "masked"
     labels: LabelNames | None = None  # the classes of head = "classes", the tags of head = "tags", in their order
-    classifier_activation: Literal["tanh", "relu"] | None = None  # classes: a hidden layer before them, as in BERT
+    classifier_activation: Literal["tanh", "relu", "gelu", "gelu_tanh", "silu"] | None = None  # labels: a hidden layer
+    classifier_bias: bool = True  # of that layer
+    classifier_norm: bool = False  # a norm after it, as in ModernBERT
+    label_bias: bool = True  # a bias of each label's logit; False for classes of decoders in transformers
     pooling: Literal["mean", "first", "last"] = "mean"
     normalize: bool = True  # scale pooled vectors to length 1
     prompts: Prompts = Prompts()
@@ -288,6 +291,8 @@ class ModelConfig(Settings):
         Rule(("head", "kind"), rules.check_head),
         Rule(("labels", "head"), rules.check_labels),
         Rule(("classifier_activation", "head"), rules.check_classifier_activation),
+        Rule(("classifier_norm", "classifier_bias", "classifier_activation"), rules.check_classifier_layer),
+        Rule(("label_bias", "head"), rules.check_label_bias),
         Rule(("segments", "kind"), _check_segments),
         Rule(("max_seq_length", "kind", "context", "labels"), _check_max_seq_length),
         Rule(_SIZE_KEYS, _check_parameters),

@@ -160,6 +160,18 @@ def check_labels(c: Any) -> str | None:
 
 
 def check_classifier_activation(c: Any) -> str | None:
-    if c.classifier_activation is None or c.head == "classes":
+    if c.classifier_activation is None or c.head in LABEL_HEADS:
         return None
-    return "this key is only for head = 'classes'; remove it."
+    return "this key is only for head = 'classes' or 'tags'; remove it."
+
+
+def check_classifier_layer(c: Any) -> str | None:
+    if c.classifier_activation is not None or (c.classifier_bias and not c.classifier_norm):
+        return None
+    return "the layer before the labels exists only with classifier_activation; give it, or remove this key."
+
+
+def check_label_bias(c: Any) -> str | None:
+    return (
+        None if c.label_bias or c.head in LABEL_HEADS else "this key is only for head = 'classes' or 'tags'; remove it."
+    )

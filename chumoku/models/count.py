@@ -126,7 +126,12 @@ class Sizes:
         c, width = self.config, self.config.width
         separate = c.kind == "encoder-decoder" and not c.share_embeddings
         learned, relative = c.position == "learned", c.position == "relative"
-        norms = self.block_norms() + self.masked + self.stacks * ((c.placement != "post") + c.embedding_norm)
+        norms = (
+            self.block_norms()
+            + self.masked
+            + c.classifier_norm
+            + self.stacks * ((c.placement != "post") + c.embedding_norm)
+        )
         query_key_norm = {"none": 0, "head": 2 * c.key_width, "all": self.query_width + self.kv_width}[c.query_key_norm]
         biases = {"none": 0, "qkv": self.query_width + 2 * self.kv_width}
         biases["all"] = biases["qkv"] + width
@@ -162,8 +167,8 @@ class Sizes:
                 (logits and c.output_bias, c.vocabulary),
                 (self.masked, width, width),
                 (self.masked and c.bias, width),
-                (c.label_count, width + 1),
-                (bool(c.classifier_activation), width, width + 1),
+                (c.label_count, width + c.label_bias),
+                (bool(c.classifier_activation), width, width + c.classifier_bias),
             ],
         }
 
@@ -180,7 +185,7 @@ class Sizes:
         feedforward = self.active_experts * math.prod(self.feedforward) + c.experts * width
         feedforward += math.prod(self.shared_expert) + self.shared_expert_gate
         logits = c.predicts_tokens * c.vocabulary * width + self.masked * width * width
-        logits += (c.head_kind == "tags") * c.label_count * width
+        logits += (c.head_kind == "tags") * (c.label_count + bool(c.classifier_activation) * width) * width
         return self.attentions * attention + self.depth * feedforward + logits
 
     def cached_numbers(self, length: int) -> int:

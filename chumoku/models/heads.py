@@ -3,13 +3,15 @@
 next token     logits = h Eᵀ                            (nn.Logits)
 masked token   logits = norm(f(h W + b)) Eᵀ + b         as in BERT
 vector         mean over all tokens except padding, or the first or last token; optionally scaled to length 1
-classes        logits = f(v W₁ + b₁) W + b, v the vector of the text; W₁ only with classifier_activation f
-tags           logits = h W + b                         for every token
+classes        logits = norm(f(v W₁ + b₁)) W + b, v the vector of the text; W₁ only with classifier_activation f, the
+               norm only with classifier_norm
+tags           the same of every token's h instead of v
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +23,10 @@ from chumoku.nn.dropout import dropout
 from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import ACTIVATIONS
 
-CLASSIFIERS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
+CLASSIFIERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    **{name: ACTIVATIONS[name].function for name in ("relu", "gelu", "gelu_tanh", "silu")},
+}
 
 
 def make_logits(config: ModelConfig) -> Logits:
@@ -50,8 +55,10 @@ class LabelHead(nn.Module):
         self.pooling = config.pooling if config.head_kind == "classes" else None
         self.dropout = config.dropout.sublayer
         self.activation = None if config.classifier_activation is None else CLASSIFIERS[config.classifier_activation]
-        self.transform = None if self.activation is None else nn.Linear(config.width, config.width)
-        self.output = nn.Linear(config.width, config.label_count)
+        layer = partial(nn.Linear, config.width)
+        self.transform = None if self.activation is None else layer(config.width, bias=config.classifier_bias)
+        self.norm = make_norm(config) if config.classifier_norm else None
+        self.output = layer(config.label_count, bias=config.label_bias)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mask` [B, T] is False for padding."""
@@ -59,6 +66,8 @@ class LabelHead(nn.Module):
             hidden = pool(hidden, mask, kind=self.pooling, normalize=False)
         if self.transform is not None and self.activation is not None:
             hidden = self.activation(self.transform(dropout(hidden, self.dropout, self.training)))
+        if self.norm is not None:
+            hidden = self.norm(hidden)
         return self.output(dropout(hidden, self.dropout, self.training))  # type: ignore[no-any-return]
 
 

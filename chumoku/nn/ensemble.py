@@ -43,7 +43,7 @@ def ensemble(mask: Mask) -> Iterator[None]:
     """Inside, a model may be called under torch.vmap; `mask` is called for each dropout."""
     global _mask, _thread
     before = _mask, _thread
-    _mask, _thread = mask, threading.get_ident()
+    _mask, _thread = mask, 0 if torch.compiler.is_compiling() else threading.get_ident()
     try:
         yield
     finally:

@@ -1,9 +1,11 @@
-"""Functions for any module: list its parts, unwrap it, replace a part of it, put it into eval mode for a while."""
+"""Functions for any module: list its parts, unwrap it, copy it, replace a part, put it into eval mode for a while."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from torch import nn
@@ -28,6 +30,12 @@ def named_parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
         ]
         waiting += reversed(inner)
     return found
+
+
+def copy_containers(model: M) -> M:
+    """A copy whose parts can be replaced; parameters, buffers and modules without submodules are shared."""
+    shared = chain(model.parameters(), model.buffers(), (part for part in model.modules() if not [*part.children()]))
+    return copy.deepcopy(model, {id(one): one for one in shared})
 
 
 def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:

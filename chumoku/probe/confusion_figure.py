@@ -8,23 +8,30 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.probe.plot_style import add_colorbar, axis_label, hide_spines, rotate_labels, saved_figure
+from chumoku.probe.plot_style import add_colorbar, axis_label, hide_spines, saved_figure
 
 MOST, MOST_NUMBERS = 60, 24  # labels that are drawn, and up to which the counts are written into the cells
+CELL, CHARACTER = 0.42, 0.1  # inches: the side of a cell, the width of a character of a label
+MOST_CHARACTERS = 28  # of a label
 
 
 def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Path, *, title: str) -> Path:
     """Draw the share of each row's texts by predicted label, with counts; of many labels, the most frequent ones."""
     shown = np.sort(np.argsort(-(confusion.sum(1) + confusion.sum(0)), kind="stable")[:MOST])
-    table, names = confusion[np.ix_(shown, shown)], [labels[place] for place in shown]
+    table = confusion[np.ix_(shown, shown)]
+    names = [axis_label(labels[place], MOST_CHARACTERS) for place in shown]
     share = table / np.maximum(1, confusion[shown].sum(1, keepdims=True))
-    side = 1.8 + 0.42 * len(names)
+    label_width = CHARACTER * max(map(len, names))
+    side = 1.2 + max(2.0, CELL * len(names))
+    slanted = label_width > CELL  # labels that are wider than their columns
     path.parent.mkdir(parents=True, exist_ok=True)
-    with saved_figure(path, (side + 1.4, side)) as (figure, axis):
+    with saved_figure(path, (side + 1.4 + label_width, side + (0.7 * label_width if slanted else 0))) as (figure, axis):
         image = axis.imshow(share, cmap="Blues", vmin=0.0, vmax=1.0)
-        axis.set_xticks(range(len(names)), list(map(axis_label, names)))
-        rotate_labels(axis, names)
-        axis.set_yticks(range(len(names)), list(map(axis_label, names)))
+        axis.set_xticks(range(len(names)), names)
+        if slanted:
+            for label in axis.get_xticklabels():
+                label.set(rotation=45, ha="right", rotation_mode="anchor")
+        axis.set_yticks(range(len(names)), names)
         axis.set_xlabel("predicted label")
         axis.set_ylabel("true label")
         left_out = f", the {len(names)} most frequent of {len(labels)} labels" if len(names) < len(labels) else ""

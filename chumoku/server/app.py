@@ -1,7 +1,7 @@
 """The ASGI app: which handler answers which path.
 
 GET  /                      the page           GET  /v1/models…        POST /v1/completions, chat, responses, embeddings
-GET  /health, /metrics                         GET  /v1/runs…          POST /v1/translate, /v1/look…
+GET  /health, /metrics                         GET  /v1/runs…          POST /v1/classify, /v1/translate, /v1/look…
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from chumoku.server.errors import RequestError, to_request_error
 from chumoku.server.look import routes as look_routes
 from chumoku.server.models import find_adapter
 from chumoku.server.openai import schemas
+from chumoku.server.openai.classify import classify
 from chumoku.server.openai.embeddings import embeddings
 from chumoku.server.openai.routes import chat_completions, completions, responses
 from chumoku.server.security.keys import cookie_name
@@ -114,6 +115,7 @@ POST: dict[str, Handler] = {
     "/v1/chat/completions": chat_completions,
     "/v1/responses": responses,
     "/v1/embeddings": embeddings,
+    "/v1/classify": classify,
     "/v1/translate": translations,
     **{path: look_routes.make_look_handler(path) for path in look_routes.LOOKS},
     "/v1/runs/{run}/look": look_routes.run_look,

@@ -9,7 +9,7 @@ from chumoku.errors import ChumokuError
 from chumoku.safe_files import read_json
 from chumoku.training.recipe import RECIPE_FILE
 from chumoku.weights.formats.hub import HUB
-from chumoku.weights.open_model import local_path
+from chumoku.weights.identify_model import local_path
 
 ORDINARY = {  # by source language
     "ja": (

@@ -162,11 +162,17 @@ class ServedModel:
 def require_kind(served: ServedModel, kind: type[M], cannot: str) -> M:
     """The model if it is of this kind; otherwise raises RequestError with the route that accepts it."""
     model = served.pipeline.model
-    if not isinstance(model, kind):
-        name = served.pipeline.config.kind
-        message = f"{served.name} is of kind '{name}' and {cannot}. Use {ROUTES[name]} for it."
+    if not isinstance(model, kind) or (isinstance(model, DecoderModel) and model.config.labels is not None):
+        config = served.pipeline.config
+        name = config.kind if config.labels is None else f"{config.kind}' with the head '{config.head}"
+        message = f"{served.name} is of kind '{name}' and {cannot}. Use {route_of(served)} for it."
         raise RequestError(400, message, param="model")
     return model
+
+
+def route_of(served: ServedModel) -> str:
+    """The route that accepts the model."""
+    return ROUTES[served.pipeline.config.kind] if served.pipeline.config.labels is None else "/v1/classify"
 
 
 def find_adapter(models: Mapping[str, ServedModel], name: str) -> tuple[ServedModel, str | None]:

@@ -3,13 +3,13 @@
     Σ_i loss_i(w_i, x_i) / tokens_i     one backward pass; the gradient of run i is that of its own term
 
 Each weight of all runs is one tensor [N, …], and torch.vmap calls the model once. The parameters of a run's own model
-are views of its slices, so its optimizer, moving average and checkpoints work as in a run of its own.
+are views of its slices, so its optimizer, moving average and checkpoints work as in a run of its own. Attention is
+PyTorch's formula instead of a fused kernel: those do not see under torch.vmap that a gradient is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -37,9 +37,8 @@ class Ensemble:
         for number, own in enumerate(self._own):
             for name, parameter in own.items():
                 parameter.data = self._weights[name].detach()[number]
-        compile = torch.compile if runs[0].recipe.train.compile else lambda function: function
-        self._training_losses: Callable[..., Tensor] = compile(torch.vmap(self._loss))
-        self._validation_losses: Callable[..., Tensor] = compile(torch.vmap(self._loss, in_dims=(0, None, None)))
+        self._training_losses = self._prepare(torch.vmap(self._loss))
+        self._validation_losses = self._prepare(torch.vmap(self._loss, in_dims=(0, None, None)))
         self._dropout_calls: dict[Any, list[DropoutCall]] = {}  # by the shapes of a batch
 
     def take_step(self) -> list[tuple[Step, Tensor]]:
@@ -67,7 +66,7 @@ class Ensemble:
         for parts, calls in zip(zip(*batches, strict=True), zip(*masks, strict=True), strict=True):
             batch = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
             drawn = [torch.stack(same_call) for same_call in zip(*calls, strict=True)]
-            with self._attention_kernels():
+            with sdpa_kernel(SDPBackend.MATH):
                 losses = self._training_losses(self._weights, batch, drawn)
                 (losses * scales).sum().backward()  # type: ignore[no-untyped-call]
             totals += losses.detach()
@@ -82,11 +81,18 @@ class Ensemble:
             if stop():
                 return None
             batch = evaluator.batches.batch(0, number)
-            with self._attention_kernels():
+            with sdpa_kernel(SDPBackend.MATH):
                 losses = self._validation_losses(self._weights, evaluator.world.to_device(batch), []).tolist()
             totals = [total + loss for total, loss in zip(totals, losses, strict=True)]
             tokens += count_labels(batch)
         return [total / max(1, tokens) for total in totals]
+
+    def _prepare(self, losses: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Compile the function if the recipe says so, as a whole: vmap cannot be divided."""
+        if not self.runs[0].recipe.train.compile:
+            return losses
+        torch.compiler.reset()  # else the eighth group of a process would reach the limit of its versions
+        return torch.compile(losses, fullgraph=True)
 
     def _loss(self, weights: dict[str, Tensor], batch: Batch, masks: list[Tensor]) -> Tensor:
         remaining = iter(masks)
@@ -115,7 +121,3 @@ class Ensemble:
         with ensemble(remember):
             self.module(batch)
         return calls
-
-    def _attention_kernels(self) -> AbstractContextManager[None]:
-        """The kernels of attention that torch.vmap has rules for: on a CPU, the formula."""
-        return sdpa_kernel(SDPBackend.MATH) if self.device.type == "cpu" else nullcontext()

@@ -11,7 +11,8 @@ from chumoku.models.presets import PRESETS
 from chumoku.training.settings import LABEL_HEADS
 
 PLACEHOLDER_LABELS = ("0", "1")  # until the training files are read
-LABEL_KEYS = ("labels", "pooling", "classifier_activation")  # keys of [model] that may be given with init
+CLASSIFIER_KEYS = ("classifier_activation", "classifier_bias", "classifier_norm", "label_bias")
+LABEL_KEYS = ("labels", "pooling", *CLASSIFIER_KEYS)  # keys of [model] that may be given with init
 
 
 def head_values(data_kind: Any, model: Mapping[str, Any], labels: Sequence[str] | None = None) -> dict[str, Any]:
@@ -27,15 +28,15 @@ def change_head(
 ) -> dict[str, Any]:
     """The config of model.init with the head for this kind of data, and the LABEL_KEYS of the [model] table.
 
-    By default the last token of a decoder decides about a text.
+    By default the last token of a decoder decides about a text, without a bias, as in transformers.
     """
     head = head_values(data_kind, {**model, "kind": found["kind"]}, labels)
     if not head:
         return dict(found)
     values = {key: value for key, value in found.items() if key != "prompts"}  # the training texts have none
     if found.get("head") != head["head"]:
-        values.pop("classifier_activation", None)
-        values |= {"pooling": "last"} if found["kind"] == "decoder" else {}
+        values = {key: value for key, value in values.items() if key not in CLASSIFIER_KEYS}
+        values |= {"pooling": "last", "label_bias": data_kind == "tags"} if found["kind"] == "decoder" else {}
     return {**values, **{key: model[key] for key in LABEL_KEYS if key in model}, **head}
 
 

@@ -1,7 +1,11 @@
 """The output of a run: a progress bar, metrics.jsonl, and TensorBoard files if enabled.
 
 The bar shows step, loss, tokens per second, the share of the machine's matmul peak, the learning rate and the time
-left. If the output is not a terminal, a line is printed every few seconds instead.
+left. If the output is not a terminal, a line is printed every few seconds instead. Steps are logged as often as
+train.log_every says, and at least every LOG_SECONDS.
+
+tokens per second counts all tokens that the model reads; if it learns only some of them (the answers of a chat, the
+masked ones), their number is shown too.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,7 @@ from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 
 METRICS = "metrics.jsonl"
-LINE_SECONDS = 10.0  # between printed lines if there is no bar
+LOG_SECONDS = 10.0  # between printed lines if there is no bar; between logged steps at most
 SLOW_PRODUCT = 0.1  # seconds
 
 
@@ -48,11 +53,12 @@ class Log:
         self.folder, self.console = folder, console
         self.steps, self._every = settings.steps, settings.log_every
         self.unit = "tokens"  # what the loss is a mean over
+        self.tokens_a_term = 1.0  # tokens that the model reads for one of these
         self.peak_speed = math.nan  # units per second if everything ran as fast as a matrix product
         self._tensorboard = _tensorboard(folder) if settings.tensorboard and console is not None else None
         self._file: Any = None
         self._bar: Progress | None = None
-        self._last_line_at, self._console_closed = 0.0, False
+        self._last_line_at, self._last_step_at, self._console_closed = 0.0, math.inf, False
 
     def open(self, state: State) -> None:
         """Open the files. Metrics that an interrupted run wrote after `state.step` are removed."""
@@ -64,6 +70,7 @@ class Log:
         fresh.write_text("".join(json.dumps(line) + "\n" for line in entries), encoding="utf-8")
         fresh.replace(path)
         self._file = path.open("a", encoding="utf-8")
+        self._last_step_at = time.monotonic()
         if self.console.is_terminal:
             self._bar = start_progress_bar(self.console, total=self.steps, done=state.step)
 
@@ -86,24 +93,34 @@ class Log:
             self._console_closed = True
 
     def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
-        """Log the metrics of a training step."""
-        if state.step % self._every and state.step != self.steps:
+        """Log the metrics of a training step, if it is time to."""
+        now = time.monotonic()
+        if state.step % self._every and state.step != self.steps and now - self._last_step_at < LOG_SECONDS:
             return
+        self._last_step_at = now
         values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
         # The peak is the matrix product measured at the start, or the fastest step if one was faster.
         self.peak_speed = max(self.peak_speed, speed)
-        values |= {"tokens_per_second": speed, "peak_share": speed / self.peak_speed}
+        values |= {"tokens_per_second": speed * self.tokens_a_term, "peak_share": speed / self.peak_speed}
         self._write({"step": state.step, **values})
-        speed_text = f"{format_speed(speed)} {self.unit}/s · {values['peak_share']:.0%} of peak"
-        shown = f"loss {loss:.4f} · {speed_text} · learning rate {rate:.1e}"
+        shown = f"loss {loss:.4f} · {self._describe_speed(speed)} · {values['peak_share']:.0%} of peak"
+        shown += f" · learning rate {rate:.1e}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
-        elif self.console is not None and time.monotonic() - self._last_line_at > LINE_SECONDS:
-            self._last_line_at = time.monotonic()
+        elif self.console is not None and now - self._last_line_at >= LOG_SECONDS:
+            self._last_line_at = now
             left = (self.steps - state.step) * state.seconds / state.step
             self.info(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
 
-    def validation(self, step: int, loss: float, *, bytes_a_token: float | None, best: bool) -> None:
+    def _describe_speed(self, speed: float) -> str:
+        if self.unit != "tokens" or self.tokens_a_term == 1:
+            return f"{format_speed(speed)} {self.unit}/s"
+        return f"{format_speed(speed * self.tokens_a_term)} tokens/s, {format_speed(speed)} of them learned"
+
+    def validation(
+        self, step: int, loss: float, *, bytes_a_token: float | None, best: bool, scores: Mapping[str, float]
+    ) -> None:
+        """Log the validation loss, and other scores by name."""
         values, words = {"validation_loss": loss}, [f"validation loss {loss:.4f}"]
         if self.unit == "tokens":
             values["perplexity"] = math.exp(min(loss, 700.0))
@@ -111,7 +128,8 @@ class Log:
         if bytes_a_token:
             values["bits_per_byte"] = loss / math.log(2) / bytes_a_token
             words.append(f"{values['bits_per_byte']:.3f} bits per byte")
-        self._write({"step": step, **values})
+        words += [f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items()]
+        self._write({"step": step, **values, **scores})
         self.info(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
 
     def _write(self, values: dict[str, float]) -> None:

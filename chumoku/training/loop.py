@@ -85,6 +85,7 @@ class Run:
     keep_best: Callable[[], None]
     samples: Callable[[], list[str]]
     callbacks: Sequence[Callback] = ()
+    scores: Callable[[], dict[str, float]] = dict  # of the validation data, besides the loss
     stopped_by: int | None = None  # the signal that stopped the run
 
     def __post_init__(self) -> None:
@@ -259,7 +260,8 @@ class Run:
         state.judged = state.step
         best = math.isfinite(loss) and (state.best is None or loss < state.best)
         state.waited = 0 if best else state.waited + 1
-        self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best)
+        scores = self.scores()
+        self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best, scores=scores)
         if best:
             self.check_finite()
             if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/

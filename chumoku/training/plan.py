@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
-from chumoku.data.text_files import find_files
+from chumoku.data.report import report_lines
 from chumoku.errors import pluralize
 from chumoku.model_path import resolve_run
 from chumoku.models.build import build
@@ -31,16 +31,18 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
+from chumoku.training.data_files import find_data_files
 from chumoku.training.datasets.chat import first_sample
 from chumoku.training.datasets.preferences import first_pair
 from chumoku.training.distributed import World, choose_device, wrap
+from chumoku.training.line_check import MOST_BYTES, check_lines
 from chumoku.training.log import format_speed, measure_matmul_flops, synchronize
 from chumoku.training.objectives import default_objective, make_objective
 from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
+from chumoku.training.settings import LABEL_HEADS, TrainSettings
 from chumoku.training.vocabulary import VocabularySizes, vocabulary_sizes
 from chumoku.weights.open_model import load, read_model_config
 
@@ -53,11 +55,7 @@ TEXT_LENGTH = 64  # assumed tokens of a text with a label
 
 def plan(recipe: Recipe) -> dict[str, Any]:
     """The size, memory, disk space and time of a run, by name."""
-    names = [*as_list(recipe.data.files), *as_list(recipe.data.validation_files)]
-    if recipe.data.prepared:
-        files = sorted(Path(recipe.data.prepared).glob("*/*.tokens"))
-    else:
-        files = find_files(names) if names else []
+    files, lines = find_data_files(recipe.data), check_lines(recipe.data)
     sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
     if recipe.distillation is not None and recipe.init is None:
         vocabulary = read_model_config(resolve_run(recipe.distillation.teacher)).vocabulary
@@ -92,6 +90,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "out": recipe.train.out,
         "out_exists": (Path(recipe.train.out) / "checkpoints").is_dir(),
         "sample": _sample(recipe),
+        "data": None if lines is None else lines.as_dict(),
     }
 
 
@@ -229,8 +228,9 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         f"\n{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
         + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
         + f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data.\n"
-        f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second on "
-        f"{found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
+        + "".join(f"{line}\n" for line in _data_lines(recipe, found))
+        + f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second "
+        f"on {found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
         f"{pluralize(recipe.train.steps, 'step')} ({_timing_source(found)}"
         f"{', without torch.compile' if recipe.train.compile else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
@@ -240,6 +240,13 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         + (f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}\n" if found["sample"] else "")
         + "Nothing was trained."
     )
+
+
+def _data_lines(recipe: Recipe, found: dict[str, Any]) -> list[str]:
+    """What the files have and what is dropped, or why that was not counted."""
+    if found["data"] is not None or not recipe.data.files:
+        return [] if found["data"] is None else report_lines(found["data"])
+    return [f"Broken lines were not counted: the files have more than {MOST_BYTES >> 20} MiB."]
 
 
 def _learning_rate_line(recipe: Recipe) -> str:

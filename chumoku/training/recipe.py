@@ -28,7 +28,7 @@ from chumoku.config import (
     settings_to_dict,
 )
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError, did_you_mean
-from chumoku.model_path import resolve_run
+from chumoku.model_path import check_model, resolve_run
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.models.sentence_encoder import sentence_encoder_keys
@@ -299,10 +299,11 @@ def config_from_init(
     init: Any, changes: Mapping[str, Any], *, data_kind: str | None = None, labels: Sequence[str] | None = None
 ) -> ModelConfig:
     """The config of the model `init` with the KEYS_WITH_INIT of `changes`, and with the head that the data needs."""
-    from chumoku.weights.open_model import read_model_config
-
     if not isinstance(init, str) or not init:
         raise ConfigError([Problem("model.init", "give the name of a model: a folder, a file, or hf:owner/name.")])
+    check_model(resolve_run(init))
+    from chumoku.weights.open_model import read_model_config
+
     config = read_model_config(resolve_run(init))
     found = settings_to_dict(config)
     if data_kind == "sentences":

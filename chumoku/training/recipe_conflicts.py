@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from chumoku.errors import ChumokuError, Problem
-from chumoku.model_path import resolve_run
+from chumoku.model_path import check_model, resolve_run
 from chumoku.models.config import SCORE_POSITIONS, ModelConfig
 from chumoku.training.settings import LABEL_HEADS
 
@@ -122,11 +122,12 @@ def _find_packing_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Prob
 
 def _find_teacher_problems(recipe: Recipe, student: ModelConfig) -> Iterator[Problem]:
     """Problems of [distillation] that the teacher's config shows."""
-    from chumoku.weights.open_model import read_model_config
-
     if recipe.distillation is None:
         return
     try:
+        check_model(resolve_run(recipe.distillation.teacher))
+        from chumoku.weights.open_model import read_model_config
+
         teacher = read_model_config(resolve_run(recipe.distillation.teacher))
     except ChumokuError as error:
         yield Problem("distillation.teacher", str(error))

@@ -37,6 +37,7 @@ from chumoku.training.distributed import World, distribute_like, join_world, wra
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.log import METRICS, Log, measure_matmul_flops, read_metrics
 from chumoku.training.loop import Callback, Run, TrainEvent
+from chumoku.training.next_step import suggest_next
 from chumoku.training.objectives import make_objective
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
@@ -44,6 +45,7 @@ from chumoku.training.own_data import UNKNOWN_LENGTH, own_training_data
 from chumoku.training.precision import DTYPES, fast_kernels
 from chumoku.training.recipe import RECIPE_FILE, Recipe, apply_changes, read_recipe, read_tables, renamed_tables
 from chumoku.training.samples import make_sampler
+from chumoku.training.scores import make_scorer
 from chumoku.training.state import State
 from chumoku.training.teacher import check_teacher, describe_teacher, load_teacher, shared_outputs
 from chumoku.training.validation import Evaluator
@@ -231,8 +233,10 @@ def finish_run(run: Run, ended: str) -> TrainResult:
         draw_loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
     where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
+    advice = suggest_next(run.recipe.data.kind, run.data.config.kind, folder / "last") if run.stopped_by is None else ""
     log.info(
         f"{ended[0].upper()}{ended[1:]} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}."
+        f"{advice}"
     )
     return TrainResult(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
 
@@ -288,7 +292,8 @@ def build_run(
     average = Average(model, settings.ema)
     flops = count(data.config, length=data.length).training_flops
     peak_flops = measure_matmul_flops(world.device, DTYPES[settings.precision]) * world.size
-    log.unit, log.peak_speed = data.unit, peak_flops / (flops * data.tokens_a_term)
+    log.unit, log.tokens_a_term = data.unit, data.tokens_a_term
+    log.peak_speed = peak_flops / (flops * data.tokens_a_term)
     sharded = world.size > 1 and settings.parallel == "fsdp"
     return Run(
         recipe,
@@ -306,6 +311,7 @@ def build_run(
         result=result,
         keep_best=lambda: checkpoint.export(result, Path(settings.out) / "best", world),
         samples=make_sampler(model, data, settings.samples if world.main and not sharded else 0),
+        scores=make_scorer(model, data, settings.validation_batches) if world.main and not sharded else dict,
     )
 
 

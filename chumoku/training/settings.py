@@ -236,6 +236,16 @@ def as_list(files: Files | None) -> list[str]:
     return [files] if isinstance(files, str) else list(files or [])
 
 
+def columns_of(data: DataSettings) -> tuple[str | int, str | int]:
+    """The two columns of data.columns, by default the first two."""
+    return (data.columns[0], data.columns[1]) if data.columns else (0, 1)
+
+
+def languages_of(data: DataSettings) -> tuple[str | None, str | None]:
+    """The two languages of data.languages, or (None, None)."""
+    return (data.languages[0], data.languages[1]) if data.languages else (None, None)
+
+
 def _files_required(c: Any) -> str | None:
     if c.prepared is not None:
         return "data.prepared already has the tokens; leave this key out." if c.files is not None else None

@@ -37,8 +37,9 @@ from chumoku.weights.assign import assign_tensors
 from chumoku.weights.bundle_weights import read_weights
 from chumoku.weights.checksums import verify_checksums
 from chumoku.weights.dequantize import dequantize_model
+from chumoku.weights.identify_model import CONFIG
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+WEIGHTS, CARD = "model.safetensors", "README.md"
 TOKENIZER, SOURCE_TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "source_tokenizer.json", "tokenizer_config.json"
 LARGEST_CONFIG = 1 << 20
 BYTES_PER_PARAMETER = 16  # a checkpoint's largest file: weight, two Adam moments and an average of each parameter

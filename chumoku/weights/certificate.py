@@ -154,8 +154,9 @@ def compare(model: Model, peer: Peer, kind: str) -> Comparison:
         squares += float(error.double().square().sum())
         spread += float((ours - ours.mean(-1, keepdim=True)).double().square().sum())
         numbers += ours.numel()
-        agreeing += int((theirs.argmax(-1) == ours.argmax(-1)).sum())
-        positions += len(ours)
+        same = theirs.argmax(-1) == ours.argmax(-1)
+        agreeing += int(same.sum())
+        positions += same.numel()  # one of classes
     return Comparison(
         compared=peer.compared,
         difference=largest,

@@ -5,39 +5,24 @@
     hf:owner/name   downloaded from the Hugging Face Hub, or taken from its cache
     ja-en           a model that ships with chumoku (`pretrained.NAMES`), unless a file or folder of this name exists
 
-A file's format is recognized by its content. Pickle files are never opened, because unpickling can run any code.
+`identify_model` recognizes the format.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.pretrained import NAMES, find_shipped
-from chumoku.safe_files import read_json
 from chumoku.weights import bundle
-from chumoku.weights.bundle import CONFIG, Bundle
-from chumoku.weights.checksums import MANIFEST
+from chumoku.weights.bundle import Bundle
 from chumoku.weights.formats.gguf_model import inspect_gguf, llama2c_config, read_gguf, read_llama2c_model
-from chumoku.weights.formats.hub import HUB, download
-from chumoku.weights.formats.llama2c import looks_like_llama2c, open_llama2c
+from chumoku.weights.formats.llama2c import open_llama2c
 from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder
-
-GGUF, ZIP, PICKLE_START = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][^\0]")
-ADAPTER_CONFIG = "adapter_config.json"
-PICKLE_SUFFIXES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-Kind = Literal["bundle", "transformers", "gguf", "llama2.c"]
-ACCEPTED = (
-    "a model folder, a .gguf file, a llama2.c .bin file, hf:owner/name, or the name of a model that ships with "
-    f"chumoku: {', '.join(NAMES)}"
-)
+from chumoku.weights.identify_model import CONFIG, identify_model
 
 
 def load(
@@ -76,73 +61,3 @@ def read_model_config(path: Path | str) -> ModelConfig:
             return inspect_gguf(location).config
         case "llama2.c":
             return llama2c_config(open_llama2c(location))
-
-
-def local_path(path: Path | str) -> Path:
-    """The model's path on this machine: that of a shipped model for its name; a model at the Hub is downloaded first.
-
-    A file or folder that exists wins over the name of a shipped model.
-    """
-    if isinstance(path, str) and path.startswith(HUB):
-        return download(path)
-    return find_shipped(path) or Path(path)
-
-
-def exists(path: Path) -> bool:
-    """Whether the file or folder exists; False for a path that is not a valid file name."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def identify_model(path: Path | str) -> tuple[Path, Kind]:
-    """The model's path on this machine, and its format."""
-    location = local_path(path)
-    if not exists(location):
-        raise UsageError(f"{str(location)[:200]} does not exist. Give {ACCEPTED}.")
-    if location.is_file():
-        return _identify_file(location)
-    return location, _identify_folder(location)
-
-
-def _identify_folder(folder: Path) -> Kind:
-    if (folder / ADAPTER_CONFIG).is_file():
-        raise UsageError(
-            f"{folder} is an adapter, but a full model is needed here. Merge it into its base model first: "
-            f"chumoku convert {folder} NEW --to chumoku."
-        )
-    if is_bundle(folder):
-        return "bundle"
-    if (folder / CONFIG).is_file():
-        return "transformers"
-    inner = next((folder / name for name in ("last", "best") if (folder / name).is_dir()), None)
-    files = sorted(folder.glob("*.gguf"))
-    guess = inner or next(iter(files), None)
-    hint = f"Give {ACCEPTED}." if guess is None else f"Did you mean {guess}?"
-    raise UsageError(f"{folder} is not a model: it has no {CONFIG}. {hint}")
-
-
-def is_bundle(folder: Path) -> bool:
-    """Whether a folder is a chumoku bundle: its config says so, or is unreadable but the folder has a manifest."""
-    try:
-        return read_json(folder / CONFIG, max_bytes=1 << 20).get("format") == "chumoku"
-    except ChumokuError:
-        return (folder / MANIFEST).is_file()
-
-
-def _identify_file(file: Path) -> tuple[Path, Kind]:
-    with file.open("rb") as stream:
-        first = stream.read(8)
-    if first.startswith(GGUF):
-        return file, "gguf"
-    if file.suffix == ".safetensors":
-        return file.parent, _identify_folder(file.parent)
-    if first.startswith(ZIP) or file.suffix in PICKLE_SUFFIXES or PICKLE_START.match(first):
-        raise UsageError(
-            f"{file} is a pickle file, which is never opened because it can run any code. If you trust it, convert it "
-            "once: load it in PyTorch with weights_only=True, and save it with safetensors.torch.save_file."
-        )
-    if looks_like_llama2c(file):
-        return file, "llama2.c"
-    raise UsageError(f"{file} is not a model in a supported format. Give {ACCEPTED}.")

@@ -16,10 +16,8 @@ together, and then adds s · B A x to the rows of each adapter.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Protocol
 
 import torch
@@ -33,7 +31,7 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.nn.cache import Cache, Rolling
 from chumoku.nn.lora import Adapter, RowAdapted
-from chumoku.nn.modules import replace_module
+from chumoku.nn.modules import copy_containers, replace_module
 from chumoku.nn.quantized import QuantizedLinear
 from chumoku.nn.tap import tap
 
@@ -296,8 +294,7 @@ def with_row_adapters(
     model: DecoderModel | EncoderDecoderModel, adapters: Mapping[str, Adapter], groups: Sequence[tuple[str, Tensor]]
 ) -> DecoderModel | EncoderDecoderModel:
     """A model with the same weights, whose matrices add the low-rank products of the adapters to their rows."""
-    shared = chain(model.parameters(), model.buffers(), (part for part in model.modules() if not [*part.children()]))
-    adapted = copy.deepcopy(model, {id(one): one for one in shared})
+    adapted = copy_containers(model)
     for address in {address for adapter in adapters.values() for address in adapter}:
         own = {name: adapter[address] for name, adapter in adapters.items() if address in adapter}
         replace_module(adapted, address, RowAdapted(adapted.get_submodule(address), own, groups))  # type: ignore[arg-type]

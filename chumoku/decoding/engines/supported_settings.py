@@ -13,14 +13,8 @@ SUPPORTED: dict[Literal["native", "gpu"], dict[str, tuple[Any, ...]]] = {
     "gpu": {
         "labels": (None,),
         "experts": (0,),
-        "position": ("sinusoidal", "learned", "rotary", "none"),
-        "attention_window": (None,),
-        "rotary.share": (1.0,),
+        "position": ("sinusoidal", "learned", "rotary", "alibi", "none"),
         "norm": ("layer", "rms"),
-        "first_norm": (True,),
-        "placement": ("pre", "post", "sandwich"),
-        "query_key_norm": ("none", "head"),
-        "score_cap": (None,),
     },
 }
 

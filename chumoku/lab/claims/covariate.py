@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, refute
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, remove_norms
@@ -100,8 +100,9 @@ def is_halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    if min(one[-1] for one in numbers["without"]["shift"]) < 0.25:
-        return FAILS
+    moved = [one[-1] - 0.25 for one in numbers["without"]["shift"]]
+    if min(moved) < 0:
+        return refute(moved)
     return HOLDS if all(is_halved(numbers)) else PARTLY
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, format_number
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, format_number, refute
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import final_loss, fit, fixed_seed, mean
@@ -110,7 +110,8 @@ def judge(numbers: dict[str, Any]) -> str:
     goal = 0.8 * math.log(CLASSES)
     learns = {way: all(one[-1] < goal for one in runs) for way, runs in numbers["end"].items()}
     if not learns["residual"] or learns["plain"]:
-        return FAILS
+        below = {way: [goal - one[-1] for one in runs] for way, runs in numbers["end"].items()}
+        return refute(below["residual"], [-margin for margin in below["plain"]])
     vanished = {way: all(one[-1] < 1e-3 for one in runs) for way, runs in numbers["first_to_last"].items()}
     as_stated = vanished["plain"] and not vanished["residual"] and not vanished["plain, scaled start"]
     return HOLDS if as_stated and learns["plain, scaled start"] else PARTLY

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Budget, Outcome, Words, is_refuted
 from chumoku.lab.figures import INK, LIGHT, RED, make_panels
 from chumoku.lab.sentence_data import load_sentences
 from chumoku.lab.toy_models import (
@@ -52,9 +52,15 @@ def gaps(numbers: dict[str, Any], kind: str) -> list[float]:
 
 def helps(numbers: dict[str, Any], after: str, before: str) -> bool:
     """Whether in every seed the gap is smaller and the validation loss is not higher."""
-    narrower = all(a < b for a, b in zip(gaps(numbers, after), gaps(numbers, before), strict=True))
+    narrower, better = gains(numbers, after, before)
+    return min(narrower) > 0 and min(better) >= 0
+
+
+def gains(numbers: dict[str, Any], after: str, before: str) -> tuple[list[float], list[float]]:
+    """By how much the gap and the validation loss are smaller, in each seed."""
+    narrower = [b - a for a, b in zip(gaps(numbers, after), gaps(numbers, before), strict=True)]
     pairs = zip(numbers["runs"][after], numbers["runs"][before], strict=True)
-    return narrower and all(a["validation"] <= b["validation"] for a, b in pairs)
+    return narrower, [b["validation"] - a["validation"] for a, b in pairs]
 
 
 def helpful_alone(numbers: dict[str, Any]) -> list[str]:
@@ -73,7 +79,8 @@ def all_but(place: str) -> str:
 
 def judge(numbers: dict[str, Any]) -> str:
     if not helpful_alone(numbers):
-        return FAILS
+        useless = (any(map(is_refuted, gains(numbers, place, "none"))) for place in PLACES)
+        return FAILS if all(useless) else NOT_JUDGED
     return HOLDS if len(helpful_beside_others(numbers)) == len(PLACES) else PARTLY
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Budget, Outcome, Words, is_refuted
 from chumoku.lab.figures import BLUE, GRAY, OCHRE, RED, make_panels, plot_seed_bars
 from chumoku.lab.toy_models import (
     ZeroLayer,
@@ -123,7 +123,15 @@ def lost_share(found: dict[str, list[float]], guess: float, kind: str = "without
 
 def judge(numbers: dict[str, Any]) -> str:
     gone = [numbers[task]["lost"] > 0.5 for task in TASKS]
-    return HOLDS if all(gone) else PARTLY if any(gone) else FAILS
+    if any(gone):
+        return HOLDS if all(gone) else PARTLY
+    return FAILS if all(is_refuted(margins(numbers[task])) for task in TASKS) else NOT_JUDGED
+
+
+def margins(found: dict[str, Any]) -> list[float]:
+    """By how much more than half of what was learned is lost, in each seed, in nats."""
+    pairs = zip(found["loss"]["with"], found["loss"]["without"], strict=True)
+    return [without - (full + found["guessing"]) / 2 for full, without in pairs]
 
 
 def run(budget: Budget) -> Outcome:

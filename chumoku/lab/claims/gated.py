@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, refute
 from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_seed_bars
 from chumoku.lab.toy_models import (
     Lines,
@@ -94,10 +94,10 @@ def measure_fixed_factors(model: DecoderModel, test: Lines) -> dict[str, float]:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    rises = [
-        one["held"] - loss >= MIN_INCREASE for one, loss in zip(numbers["gates"], numbers["loss"]["geglu"], strict=True)
-    ]
-    return HOLDS if all(rises) else PARTLY if any(rises) else FAILS
+    pairs = zip(numbers["gates"], numbers["loss"]["geglu"], strict=True)
+    margins = [one["held"] - loss - MIN_INCREASE for one, loss in pairs]
+    rises = [margin >= 0 for margin in margins]
+    return HOLDS if all(rises) else PARTLY if any(rises) else refute(margins)
 
 
 def run(budget: Budget) -> Outcome:

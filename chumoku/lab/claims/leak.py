@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, refute
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import BEGIN, END, join_words, load_sentences
 from chumoku.lab.toy_models import build_language_model, evaluate_loss, fit_lines, format_seeds, train_and_test_lines
@@ -49,9 +49,11 @@ def generate_text(model: DecoderModel, seed: int, max_words: int = 12) -> str:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    pairs = zip(numbers["runs"]["with"], numbers["runs"]["without"], strict=True)
-    seen = [bare["own"] < good["own"] / 2 and bare["honest"] > good["honest"] for good, bare in pairs]
-    return HOLDS if all(seen) else PARTLY if any(seen) else FAILS
+    pairs = list(zip(numbers["runs"]["with"], numbers["runs"]["without"], strict=True))
+    cheaper = [good["own"] / 2 - bare["own"] for good, bare in pairs]
+    worse = [bare["honest"] - good["honest"] for good, bare in pairs]
+    seen = [min(margins) > 0 for margins in zip(cheaper, worse, strict=True)]
+    return HOLDS if all(seen) else PARTLY if any(seen) else refute(cheaper, worse)
 
 
 def run(budget: Budget) -> Outcome:

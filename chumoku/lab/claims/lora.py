@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from chumoku import lora
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Budget, Outcome, Words, is_refuted
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import load_sentences
 from chumoku.lab.toy_models import Lines, build_language_model, evaluate_loss, fit_lines, format_seeds, make_lines
@@ -66,14 +66,22 @@ def kept_share(numbers: dict[str, Any], rank: int) -> list[float]:
 
 def sufficient_ranks(numbers: dict[str, Any]) -> list[int]:
     """Ranks that train at most a quarter of the parameters and keep nine tenths of the gain."""
+    return [rank for rank in small_ranks(numbers) if mean(kept_share(numbers, rank)) >= 0.9]
+
+
+def small_ranks(numbers: dict[str, Any]) -> list[int]:
     first = numbers["runs"][0]
-    few = [rank for rank in RANKS if first["trained"][str(rank)] <= first["total"] / 4]
-    return [rank for rank in few if mean(kept_share(numbers, rank)) >= 0.9]
+    return [rank for rank in RANKS if first["trained"][str(rank)] <= first["total"] / 4]
 
 
 def judge(numbers: dict[str, Any]) -> str:
     good = [rank for rank in RANKS if mean(kept_share(numbers, rank)) >= 0.9]
-    return HOLDS if len(good) == len(RANKS) else PARTLY if sufficient_ranks(numbers) else FAILS
+    if len(good) == len(RANKS):
+        return HOLDS
+    if sufficient_ranks(numbers):
+        return PARTLY
+    missing = ([share - 0.9 for share in kept_share(numbers, rank)] for rank in small_ranks(numbers))
+    return FAILS if all(map(is_refuted, missing)) else NOT_JUDGED
 
 
 def run(budget: Budget) -> Outcome:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, format_number
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, format_number, refute
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, mean
@@ -90,9 +90,11 @@ def loss_and_accuracy(model: Model, words: Tensor, answer: Tensor) -> tuple[Tens
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    seen = {name: mean(values) > 0.75 for name, values in numbers["accuracy"].items()}
+    accuracy = numbers["accuracy"]
+    seen = {name: mean(values) > 0.75 for name, values in accuracy.items()}
     if seen["none"] or not all(seen[kind] for kind in POSITIONED):
-        return FAILS
+        placed = ([value - 0.75 for value in accuracy[kind]] for kind in POSITIONED)
+        return refute([0.75 - value for value in accuracy["none"]], *placed)
     return PARTLY if seen["none, masked"] else HOLDS
 
 

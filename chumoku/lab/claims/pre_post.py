@@ -12,13 +12,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, refute
 from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds, substitution_loss
 from chumoku.lab.training import build_toy, downsample, final_loss, fit
 
 DEPTHS = (2, 6, 12)
 WORDS = 8
+LEARNED = math.log(WORDS) / 2  # a loss below this
 WAYS = ("pre", "post")
 
 
@@ -81,13 +82,13 @@ def train_model(depth: int, way: str, warmup: int, seed: int, steps: int) -> lis
 def judge(numbers: dict[str, Any]) -> str:
     learned, deep = learns(numbers), DEPTHS[-1]
     if not all(learned[run_key(depth, "pre")] for depth in DEPTHS):
-        return FAILS
+        return refute(*([LEARNED - value for value in numbers["end"][run_key(depth, "pre")]] for depth in DEPTHS))
     spared = learned[run_key(deep, "post", warm=True)] and not learned[run_key(deep, "post")]
     return HOLDS if spared else PARTLY
 
 
 def learns(numbers: dict[str, Any]) -> dict[str, bool]:
-    return {key: max(values) < math.log(WORDS) / 2 for key, values in numbers["end"].items()}
+    return {key: max(values) < LEARNED for key, values in numbers["end"].items()}
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:

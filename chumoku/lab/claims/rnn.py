@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, refute
 from chumoku.lab.figures import BLUE, GRAY, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import fit, fixed_seed, mean
@@ -158,7 +158,11 @@ def judge(numbers: dict[str, Any]) -> str:
         or remembers_last(numbers, "rnn")
         or remembers_last(numbers, "lstm")
     ):
-        return FAILS
+        above = {
+            kind: [[value - HALFWAY for value in one] for one in runs] for kind, runs in numbers["accuracy"].items()
+        }
+        forgotten = ([-one[-1] for one in above[kind]] for kind in ("rnn", "lstm"))
+        return refute(*zip(*above["attention"], strict=True), *forgotten)
     alone = numbers["alone"]
     if alone["attention"] > 1e-3 or min(alone["rnn"], alone["lstm"]) <= 1e-3:
         return FAILS

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, refute
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import downsample, fit, fixed_seed
@@ -85,8 +85,11 @@ def first_step_at_goal(losses: list[float]) -> int | None:
 
 def judge(numbers: dict[str, Any]) -> str:
     pairs = zip(numbers["identity_skip"]["reached"], numbers["identity_plain"]["reached"], strict=True)
-    faster = [skip is not None and (plain is None or skip < plain) for skip, plain in pairs]
-    return HOLDS if all(faster) else PARTLY if any(faster) else FAILS
+    steps = [[math.inf if one is None else one for one in pair] for pair in pairs]
+    faster = [skip < plain for skip, plain in steps]
+    if any(faster):
+        return HOLDS if all(faster) else PARTLY
+    return refute([0.0 if skip == plain else plain - skip for skip, plain in steps])
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words
+from chumoku.lab.experiment import HOLDS, PARTLY, Budget, Outcome, Words, refute
 from chumoku.lab.figures import BLUE, GRAY, make_panels, plot_heatmap
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import fit, fixed_seed, mean
@@ -117,9 +117,9 @@ def nearest_words(vectors: Tensor, word: str, number: int = 5) -> list[str]:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    pairs = zip(numbers["alike_before"], numbers["alike_after"], strict=True)
-    shown = [before < 0.6 and after >= 0.75 for before, after in pairs]
-    return HOLDS if all(shown) else PARTLY if any(shown) else FAILS
+    apart, closer = [0.6 - one for one in numbers["alike_before"]], [one - 0.75 for one in numbers["alike_after"]]
+    shown = [before > 0 and after >= 0 for before, after in zip(apart, closer, strict=True)]
+    return HOLDS if all(shown) else PARTLY if any(shown) else refute(apart, closer)
 
 
 def run(budget: Budget) -> Outcome:

@@ -2,6 +2,7 @@
 
     completions   prompt → texts              chat   messages → texts
     embeddings    input → vectors             translate   text → translations
+    classify      input → labels
 
 `server.request_body` parses a body into one of these. The bounds hold for every server; the `Limits` of a server are
 checked afterwards. The length of texts is limited by the size of the body. OpenAI fields that are not supported are
@@ -209,6 +210,11 @@ class Embedding(ModelRequest):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = None
     prompt: Literal["query", "document"] | None = None
+    user: Annotated[str, Field(max_length=1024)] | None = None
+
+
+class Classification(ModelRequest):
+    input: Text | Texts | Tokens | Rows
     user: Annotated[str, Field(max_length=1024)] | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from chumoku.data.labeled import read_examples, sort_labels
 from chumoku.data.labeled_batches import LabeledBatches, open_examples, prepare_examples, split_examples
-from chumoku.data.manifest import read_manifest
+from chumoku.data.manifest import describe_report, read_manifest
 from chumoku.data.text_files import find_files
 from chumoku.text.progress import Progress
 from chumoku.training.datasets.training_data import (
@@ -60,6 +60,7 @@ def prepare_labeled_data(recipe: Recipe, folder: Path, init: Bundle | None, prog
         corpus=hash_tokens(read_manifest(prepared)["parts"], read_manifest(validation_folder)["parts"]),
         length=max(1, round(float(train.texts.tokens.lengths.mean()))),
         fewest_rows=train.rows,
+        notes=describe_report(prepared, "sentences" if tagged else "texts"),
         unit="words" if tagged else "texts",
         tokens_a_term=len(train.texts.tokens.tokens) / max(1, int((train.texts.labels.tokens[:] != 0).sum())),
     )

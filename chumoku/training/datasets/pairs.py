@@ -10,7 +10,7 @@ from typing import Any
 
 from chumoku.data import grammar
 from chumoku.data.batches import PairBatches
-from chumoku.data.manifest import read_manifest
+from chumoku.data.manifest import describe_report, read_manifest
 from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.prepared import Pairs, apply_weights, open_pairs, prepare_pairs, weights_by_pair
@@ -28,7 +28,7 @@ from chumoku.training.datasets.training_data import (
     padded_vocabulary,
 )
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import Files, as_list
+from chumoku.training.settings import Files, as_list, columns_of, languages_of
 from chumoku.weights.bundle import Bundle
 
 
@@ -38,9 +38,8 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
     if data.kind == "embedded":
         files, validation_files = _write_embedded(recipe, folder)
     held_out = 0.0 if validation_files is not None else data.held_out
-    columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
-    languages = (data.languages[0], data.languages[1]) if data.languages else (None, None)
-    reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages)}
+    columns = columns_of(data)
+    reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages_of(data))}
 
     def texts(*sides: int) -> Iterator[str]:
         pairs, report = read_pairs(as_list(files), **reading, progress=progress)
@@ -86,6 +85,7 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         corpus=hash_tokens(read_manifest(prepared)["parts"], read_manifest(validation_folder)["parts"]),
         length=max(1, round(float(pairs.target.lengths.mean()))),
         fewest_rows=batches.fewest_rows,
+        notes=() if data.kind == "embedded" else describe_report(prepared, "pairs"),
     )
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.data.chat_samples import ConversationEncoder, show_sample
-from chumoku.data.manifest import read_manifest
+from chumoku.data.manifest import describe_report, read_manifest
 from chumoku.data.preference_batches import PreferenceBatches
 from chumoku.data.preferences import encode_preference, open_preferences, prepare_preferences, read_preferences
-from chumoku.data.prepared_chat import describe_report
 from chumoku.data.report import Report
 from chumoku.data.text_files import find_files
 from chumoku.errors import UsageError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chumoku.config import settings_to_dict
-from chumoku.data.manifest import read_manifest
+from chumoku.data.manifest import describe_report, read_manifest
 from chumoku.data.ragged_array import dtype_for
 from chumoku.data.sentence_batches import SentenceBatches
 from chumoku.data.sentences import SentenceCorpus, Sentences, prepare_sentences, read_corpus
@@ -26,7 +26,7 @@ from chumoku.training.datasets.training_data import (
     padded_vocabulary,
 )
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import as_list
+from chumoku.training.settings import as_list, languages_of
 from chumoku.weights.bundle import Bundle
 
 
@@ -34,7 +34,7 @@ def prepare_sentence_data(recipe: Recipe, folder: Path, init: Bundle | None, pro
     data, train = recipe.data, recipe.train
     files, validation_files = as_list(data.files), as_list(data.validation_files)
     reading: dict[str, Any] = {"columns": tuple(data.columns or (0, 1))}
-    reading["languages"] = (data.languages[0], data.languages[1]) if data.languages else (None, None)
+    reading["languages"] = languages_of(data)
     held_out = 0.0 if validation_files else data.held_out
     corpus = cache(partial(read_corpus, files, **reading, validation=held_out, progress=progress))
     read_as = {**reading, "validation": held_out}
@@ -69,6 +69,7 @@ def prepare_sentence_data(recipe: Recipe, folder: Path, init: Bundle | None, pro
         corpus=hash_tokens(read_manifest(prepared)["parts"], read_manifest(validation_folder)["parts"]),
         length=max(1, round(sum(lengths) / len(lengths))),
         fewest_rows=train.batch_size,
+        notes=describe_report(prepared, "rows"),
         unit="rows",
         tokens_a_term=sum(lengths),
     )

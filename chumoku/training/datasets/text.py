@@ -7,6 +7,7 @@ from typing import Any
 
 from chumoku.data.batches import Batches, MaskedBatches, WindowBatches
 from chumoku.data.corpus import Corpus
+from chumoku.data.manifest import describe_report
 from chumoku.data.shards import Shards, prepare_text
 from chumoku.data.span_corruption import SpanBatches, count_spans, find_sentinels, window_length
 from chumoku.text import Tokenizer, load
@@ -50,8 +51,8 @@ def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
     validation_shards, start = shards, 1 - data.held_out
     if data.validation_files:
-        corpus, start = _open_corpus(data, data.validation_files), 0.0
-        validation_shards = prepare_text(corpus, tokenizer, folder / "validation", progress=progress)
+        held_out, start = _open_corpus(data, data.validation_files), 0.0
+        validation_shards = prepare_text(held_out, tokenizer, folder / "validation", progress=progress)
     length = train.sequence_length or config.context
     if spans:
         length = window_length(length, **rates)
@@ -77,6 +78,8 @@ def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         length=length,
         fewest_rows=train.batch_size,
         bytes_a_token=None if spans else _bytes_per_token(validation_shards, start, tokenizer),
+        notes=() if corpus is None else describe_report(folder / "shards", "documents"),
+        tokens_a_term=1 / data.mask_probability if config.kind == "encoder" else 1.0,
     )
 
 

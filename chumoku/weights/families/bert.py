@@ -15,7 +15,7 @@ ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
     **{"relu": "relu", "silu": "silu"},
 }
-CLASSIFIER = Classifier("bert.pooler.dense", "classifier", "tanh")
+CLASSIFIER = Classifier("classifier", transform="bert.pooler.dense", activation="tanh")
 DUPLICATES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",

@@ -11,7 +11,7 @@ from chumoku.weights.families.classifier import Classifier
 from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
-CLASSIFIER = Classifier("pre_classifier", "classifier", "relu")
+CLASSIFIER = Classifier("classifier", transform="pre_classifier", activation="relu")
 EMBEDDING, PROJECTION = "distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"
 
 

@@ -37,6 +37,7 @@ OFF: Supported = {
     **{"scale_logits": (False,), "norm_bias": (True,), "first_norm": (True,), "shared_norm": (False,)},
     **{"normalize_experts": (True,), "shared_expert_width": (None,)},
     "head": (None, "next", "masked", "vector"),
+    **{"classifier_norm": (False,), "classifier_bias": (True,), "label_bias": (True,)},
     "rotary.scaling": ("none", "linear", "llama3"),
     **{"sinusoidal.endpoint": (False,), "sinusoidal.start": (0,)},
 }

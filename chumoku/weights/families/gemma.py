@@ -152,5 +152,6 @@ GEMMA3 = make_family(
         activation=ACTIVATION,
         defaults=DEFAULTS,
         rows=gemma_rows,
+        label_heads=("classes",),
     )
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
+from chumoku.weights.families.classifier import DECODER, DECODER_SUPPORTED
 from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
@@ -13,6 +14,8 @@ ACTIVATIONS = {
     **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"},
     **{"relu": "relu", "silu": "silu"},
 }
+
+CLASSIFIER = DECODER._replace(tags="classifier")
 
 
 def rows(config: ModelConfig) -> list[Row]:
@@ -37,6 +40,7 @@ def rows(config: ModelConfig) -> list[Row]:
         ),
         *norm_rows("decoder.norm", "transformer.ln_f"),
         tensor_row("head.weight", "lm_head.weight"),
+        *CLASSIFIER.rows(config),
     ]
 
 
@@ -62,6 +66,7 @@ def read(values: Values, source: Source) -> ModelConfig:
             "attention": read_number(values, "attn_pdrop", 0.1),
             "sublayer": read_number(values, "resid_pdrop", 0.1),
         },
+        **CLASSIFIER.read(values, source),
     })  # fmt: skip
 
 
@@ -81,6 +86,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "attn_pdrop": config.dropout.attention,
         "resid_pdrop": config.dropout.sublayer,
         "bos_token_id": roles.begin, "eos_token_id": roles.end, "pad_token_id": roles.pad,
+        **CLASSIFIER.write(config, "GPT2"),
     }  # fmt: skip
 
 
@@ -100,6 +106,7 @@ SUPPORTED = {
     "scale_embedding": (False,),
     "embedding_norm": (False,),
     "output_bias": (False,),
+    **DECODER_SUPPORTED,
 }
 IGNORED = {
     r"transformer\.h\.\d+\.attn\.(bias|masked_bias)": "the causal mask, which we compute",

@@ -8,12 +8,13 @@ GGUF, llama2.c    rotary pairs are adjacent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
+from chumoku.weights.families import classifier
 from chumoku.weights.families.family import Family, Supported, Values, make_config, read_number, require, write_sizes
 from chumoku.weights.families.rotary import read_rotary, write_rotary
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
@@ -179,6 +180,13 @@ class Variant(NamedTuple):
     defaults: Mapping[str, Any] = {}  # values of keys that a config.json may lack
     rows: Callable[[ModelConfig], list[Row]] = rows
     partial: bool = False  # whether a part of each head may be rotated
+    label_heads: Sequence[str] = classifier.LABEL_HEADS  # that transformers has for it
+
+    @property
+    def label_title(self) -> str:
+        """The first part of the names of its classes for labels."""
+        title = self.architecture.removesuffix("ForCausalLM")
+        return f"{title}Text" if self.name.endswith("_text") else title
 
 
 def make_family(variant: Variant) -> Family:
@@ -186,15 +194,19 @@ def make_family(variant: Variant) -> Family:
         values = {**variant.defaults, **values}
         require(values, variant.title, {"hidden_act": (variant.activation,)})
         common = read_common(values, variant.title, partial=variant.partial)
-        return llama_config(**{**common, **variant.read(values)})
+        return llama_config(**{**common, **variant.read(values), **classifier.DECODER.read(values, source)})
 
     def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         names = {"model_type": variant.name, "architectures": [variant.architecture]}
-        return {**names, **write_common(config, roles), **variant.write(config)}
+        head = classifier.DECODER.write(config, variant.label_title, variant.label_heads)
+        return {**names, **write_common(config, roles), **variant.write(config), **head}
 
-    supported = {**SUPPORTED, **variant.supported}
+    def all_rows(config: ModelConfig) -> list[Row]:
+        return [*variant.rows(config), *classifier.DECODER.rows(config)]
+
+    supported = {**SUPPORTED, **classifier.DECODER_SUPPORTED, **variant.supported}
     return Family(
-        variant.name, variant.title, "model.", read, write, variant.rows, supported, IGNORED, duplicates, pairing="half"
+        variant.name, variant.title, "model.", read, write, all_rows, supported, IGNORED, duplicates, pairing="half"
     )
 
 

@@ -12,10 +12,17 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
+from chumoku.weights.families.classifier import HEADS, Classifier
 from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 ACTIVATIONS = {"gelu": "geglu", "gelu_new": "geglu_tanh", "gelu_pytorch_tanh": "geglu_tanh", "silu": "swiglu"}
+CLASSIFIER_ACTIVATIONS = {
+    **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+    **{"silu": "silu", "relu": "relu", "tanh": "tanh"},
+}
+POOLINGS = {"cls": "first", "mean": "mean"}
+CLASSIFIER = Classifier("classifier", "classifier", transform="head.dense", norm="head.norm")
 EMBEDDING, OUTPUT = "model.embeddings.tok_embeddings.weight", "decoder.weight"
 FULL, LOCAL = "full_attention", "sliding_attention"
 BASES = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}
@@ -46,6 +53,12 @@ def rows(config: ModelConfig) -> list[Row]:
             ],
         ),
         *norm_rows("encoder.norm", "model.final_norm"),
+        *(masked_rows() if config.labels is None else CLASSIFIER.rows(config)),
+    ]
+
+
+def masked_rows() -> list[Row]:
+    return [
         *linear_rows("head.transform", "head.dense"),
         *norm_rows("head.norm", "head.norm"),
         tensor_row("head.logits.weight", OUTPUT),
@@ -55,7 +68,8 @@ def rows(config: ModelConfig) -> list[Row]:
 
 def read(values: Values, source: Source) -> ModelConfig:
     activation, bias = values.get("hidden_activation", "gelu"), values.get("mlp_bias", False)
-    has_head = "head.dense.weight" in source.shapes
+    labels = read_labels(values, source)
+    has_head = "head.dense.weight" in source.shapes and not labels
     if has_head:
         require(values, "ModernBERT", {"classifier_activation": (activation,), "classifier_bias": (bias,)})
     return make_config({
@@ -81,7 +95,39 @@ def read(values: Values, source: Source) -> ModelConfig:
             "sublayer": read_number(values, "mlp_dropout", 0.0),
         },
         **read_layers(values),
+        **labels,
     })  # fmt: skip
+
+
+def read_labels(values: Values, source: Source) -> dict[str, Any]:
+    """Config values of a head for classes or tags; empty if there is none."""
+    found = CLASSIFIER.read(values, source)
+    if not found:
+        return {}
+    pooling = our_name(values, "classifier_pooling", POOLINGS, "cls")
+    return {
+        **found, **({"pooling": pooling} if found["head"] == "classes" else {}),
+        "classifier_activation": our_name(values, "classifier_activation", CLASSIFIER_ACTIVATIONS, "gelu"),
+        "classifier_bias": values.get("classifier_bias", False), "classifier_norm": True,
+    }  # fmt: skip
+
+
+def write_labels(config: ModelConfig) -> dict[str, Any]:
+    if config.labels is None:
+        return {}
+    if config.classifier_activation not in CLASSIFIER_ACTIVATIONS.values() or not config.classifier_norm:
+        raise UsageError(
+            "ModernBERT has a layer and a norm before its labels: classifier_activation = 'gelu', classifier_norm = "
+            f"true. This model has {config.classifier_activation!r} and {str(config.classifier_norm).lower()}."
+        )
+    if config.head == "classes" and (config.pooling not in POOLINGS.values() or not config.label_bias):
+        raise UsageError("The classes of ModernBERT have pooling = 'first' or 'mean', and label_bias = true.")
+    return {
+        **CLASSIFIER.write(config, "ModernBert"),
+        "classifier_activation": their_name(str(config.classifier_activation), CLASSIFIER_ACTIVATIONS),
+        "classifier_bias": config.classifier_bias,
+        "classifier_pooling": their_name(config.pooling, POOLINGS) if config.head == "classes" else "cls",
+    }
 
 
 def read_layers(values: Values) -> dict[str, Any]:
@@ -142,6 +188,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
         "pad_token_id": roles.pad, "bos_token_id": roles.begin, "eos_token_id": roles.end,
         "cls_token_id": roles.begin, "sep_token_id": roles.end,
+        **write_labels(config),
     }  # fmt: skip
 
 
@@ -167,6 +214,7 @@ SUPPORTED = {
     "scale_embedding": (False,),
     "embedding_norm": (True,),
     "segments": (0,),
+    **{"head": HEADS, "classifier_norm": (True, False), "classifier_bias": (True, False)},
 }
 IGNORED = {r"decoder\.weight": "a copy of the embedding, if tied"}
 MODERNBERT = Family(

@@ -21,5 +21,14 @@ def write(config: ModelConfig) -> dict[str, Any]:
 
 
 OLMO2 = make_family(
-    Variant("olmo2", "OLMo 2", "Olmo2ForCausalLM", SUPPORTED, read, write, defaults={"rms_norm_eps": 1e-5})
+    Variant(
+        "olmo2",
+        "OLMo 2",
+        "Olmo2ForCausalLM",
+        SUPPORTED,
+        read,
+        write,
+        defaults={"rms_norm_eps": 1e-5},
+        label_heads=("classes",),
+    )
 )

@@ -17,7 +17,7 @@ from chumoku.weights.families.classifier import Classifier
 from chumoku.weights.families.family import Family, Values, check_length, make_config, read_number, require
 from chumoku.weights.families.table import Row, Source, linear_rows, norm_rows, tensor_row
 
-CLASSIFIER = Classifier("classifier.dense", "classifier.out_proj", "tanh")
+CLASSIFIER = Classifier("classifier.out_proj", transform="classifier.dense", activation="tanh")
 EMBEDDING, POSITIONS = "roberta.embeddings.word_embeddings.weight", "roberta.embeddings.position_embeddings.weight"
 
 

@@ -27,7 +27,6 @@ from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
 from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix, with_roles
 from chumoku.weights.bundle import (
-    CONFIG,
     SOURCE_TOKENIZER,
     USE_IDS,
     WEIGHTS,
@@ -42,6 +41,7 @@ from chumoku.weights.families import FAMILIES, find_family, marian
 from chumoku.weights.families.family import Family, make_config, read_number
 from chumoku.weights.families.table import check_duplicates, export_tensors, head_order, select_rows
 from chumoku.weights.formats.safetensors_source import MAX_FILES, SafetensorsSource
+from chumoku.weights.identify_model import CONFIG
 from chumoku.weights.instantiate import build_from_source
 
 INDEX = "model.safetensors.index.json"

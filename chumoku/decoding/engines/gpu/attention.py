@@ -2,6 +2,9 @@
 
     out = softmax(q [k₀ … k_{p−1} | k_p]ᵀ / √d_k) [v₀ … v_{p−1} | v_p]          p: position of the new token
 
+With a window w, the past begins at p − w + 1; with ALiBi, −m_h (p − s) is added to the score of key s; with a cap c,
+scores become c tanh(score / c).
+
 Queries and the new key are rotated here, and the new key and value are written to the cache here. Positions are read on
 the device, so one CUDA graph works for rows of all lengths, and only the used part of a row is read.
 
@@ -24,19 +27,20 @@ from chumoku.decoding.engines.gpu.kernels import wait_for_previous
 
 
 @triton.jit
-def rotate(source, k, inside, cos, sin, position, WIDTH: tl.constexpr, PAIRING: tl.constexpr):
-    """Vectors at `source` (elements k), rotated by the angles of their position."""
+def rotate(source, k, inside, cos, sin, position, ROTATED: tl.constexpr, PAIRING: tl.constexpr):
+    """Vectors at `source` (elements k), with the first ROTATED elements rotated by the angles of their position."""
     x = tl.load(source + k, inside, 0.0).to(tl.float32)
     if PAIRING != "none":
         if PAIRING == "half":
-            angle, lower = k % (WIDTH // 2), k < WIDTH // 2
-            partner = (k + WIDTH // 2) % WIDTH
+            angle, lower = k % (ROTATED // 2), k < ROTATED // 2
+            partner = tl.where(lower, k + ROTATED // 2, k - ROTATED // 2)
         else:
             angle, lower = k // 2, k % 2 == 0
             partner = k ^ 1
-        other = tl.load(source + partner, inside, 0.0).to(tl.float32)
-        at = position * (WIDTH // 2) + angle
-        a, b = tl.load(cos + at, inside, 0.0), tl.load(sin + at, inside, 0.0)
+        turned = inside & (k < ROTATED)
+        other = tl.load(source + partner, turned, 0.0).to(tl.float32)
+        at = position * (ROTATED // 2) + angle
+        a, b = tl.load(cos + at, turned, 1.0), tl.load(sin + at, turned, 0.0)
         x = x * a + tl.where(lower, -other, other) * b
     return x
 
@@ -44,7 +48,7 @@ def rotate(source, k, inside, cos, sin, position, WIDTH: tl.constexpr, PAIRING: 
 @triton.jit
 def write_cache(
     projected, cos, sin, keys, values, rows, positions, capacity,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr,
     BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Write the rotated keys and the values of new tokens to the cache; a program is (token, key head)."""
@@ -55,36 +59,51 @@ def write_cache(
     position = tl.load(positions + token)
     new = projected + (token * (HEADS + 2 * KV_HEADS) + HEADS + group) * WIDTH
     at = ((tl.load(rows + token) * KV_HEADS + group) * capacity + position) * WIDTH + k
-    tl.store(keys + at, rotate(new, k, inside, cos, sin, position, WIDTH, PAIRING), inside)
+    tl.store(keys + at, rotate(new, k, inside, cos, sin, position, ROTATED, PAIRING), inside)
     tl.store(values + at, tl.load(new + KV_HEADS * WIDTH + k, inside, 0.0), inside)
 
 
 @triton.jit
-def split_past(position, PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr):
-    """Blocks in each part of a past, and the number of parts."""
-    blocks = tl.cdiv(position, BLOCK)
+def split_past(position, WINDOW: tl.constexpr, PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr):
+    """The first key of a past and its block, the blocks in each part, and the number of parts."""
+    begin = tl.maximum(position - WINDOW + 1, 0) if WINDOW else position * 0
+    first = begin // BLOCK
+    blocks = tl.cdiv(position, BLOCK) - first
     each = tl.maximum(tl.cdiv(blocks, PARTS), ALONE)
-    return each, tl.maximum(tl.cdiv(blocks, each), 1)
+    return begin, first, each, tl.maximum(tl.cdiv(blocks, each), 1)
+
+
+@triton.jit
+def soft_cap(scores, CAP: tl.constexpr):
+    """c tanh(s / c), with tanh x = 2 sigmoid(2 x) − 1."""
+    if CAP > 0.0:
+        scores = CAP * (2.0 * tl.sigmoid(scores * (2.0 / CAP)) - 1.0)
+    return scores
 
 
 @triton.jit
 def own_score(
     query, new, keys, values, cos, sin, position, scale, k, store,
-    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
+    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
     """The new token's score for its own key, and its value; both are written to the cache if `store`."""
-    key = rotate(new, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING).to(keys.dtype.element_ty)
+    key = rotate(new, k, k < WIDTH, cos, sin, position, ROTATED, PAIRING).to(keys.dtype.element_ty)
     value = tl.load(new + KV_HEADS * WIDTH + k, k < WIDTH, 0.0)
     tl.store(keys + position * WIDTH + k, key, (k < WIDTH) & store)
     tl.store(values + position * WIDTH + k, value, (k < WIDTH) & store)
-    return tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale, value.to(tl.float32)
+    score = soft_cap(tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale, CAP)
+    return score, value.to(tl.float32)
 
 
 @triton.jit
-def attend_block(query, keys, values, seen, most, total, found, scale):
+def attend_block(
+    query, keys, values, seen, most, total, found, scale, slope, distance, ALIBI: tl.constexpr, CAP: tl.constexpr
+):
     """Update the largest score, the sum of weights and the output with a block of keys and values, where `seen`."""
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-    scores = tl.where(seen[None, :], scores, -float("inf"))
+    if ALIBI:
+        scores -= slope * distance[None, :]
+    scores = tl.where(seen[None, :], soft_cap(scores, CAP), -float("inf"))
     larger = tl.maximum(most, tl.max(scores, 1))
     weights = tl.exp(scores - larger[:, None])
     fading = tl.exp(most - larger)
@@ -135,46 +154,54 @@ def store_result(
 
 @triton.jit
 def attend(
-    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, scale, capacity,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
+    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, slopes, scale, capacity,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr,
+    WINDOW: tl.constexpr, ALIBI: tl.constexpr, CAP: tl.constexpr,
     PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     token, group, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     SHARED: tl.constexpr = HEADS // KV_HEADS
     position = tl.load(positions + token)
-    each, parts = split_past(position, PARTS, ALONE, BLOCK)
+    begin, first, each, parts = split_past(position, WINDOW, PARTS, ALONE, BLOCK)
     if part >= parts:
         return
     start = (tl.load(rows + token) * KV_HEADS + group) * capacity * WIDTH
     keys += start
     values += start
     head, k = tl.arange(0, BLOCK_H)[:, None], tl.arange(0, BLOCK_K)[None, :]
-    s, end = part * each * BLOCK + tl.arange(0, BLOCK), tl.minimum((part + 1) * each * BLOCK, position)
+    s = (first + part * each) * BLOCK + tl.arange(0, BLOCK)
+    end = tl.minimum((first + (part + 1) * each) * BLOCK, position)
     at = s.to(tl.int64)[:, None] * WIDTH + k
     # The past does not depend on the previous kernel, so load its first block before waiting.
-    seen = (s < end)[:, None] & (k < WIDTH)
+    seen = ((s >= begin) & (s < end))[:, None] & (k < WIDTH)
     first_keys, first_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
     wait_for_previous(EARLY)
     inside = (head < SHARED) & (k < WIDTH)
     new = projected + token * (HEADS + 2 * KV_HEADS) * WIDTH
-    query = rotate(new + (group * SHARED + head) * WIDTH, k, inside, cos, sin, position, WIDTH, PAIRING)
+    query = rotate(new + (group * SHARED + head) * WIDTH, k, inside, cos, sin, position, ROTATED, PAIRING)
     query = query.to(keys.dtype.element_ty)
     last = part == parts - 1
     own, value = own_score(
         query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k, last & (position < capacity),
-        KV_HEADS, WIDTH, PAIRING,
+        KV_HEADS, WIDTH, ROTATED, PAIRING, CAP,
     )  # fmt: skip
     most = tl.where(last, own, -float("inf"))
     total = tl.where(last, tl.zeros_like(own) + 1.0, 0.0)
     found = tl.where(last, value + tl.zeros([BLOCK_H, BLOCK_K], tl.float32), 0.0)
-    most, total, found = attend_block(query, first_keys, first_values, s < end, most, total, found, scale)
-    for _ in range(part * each + 1, tl.cdiv(end, BLOCK)):
+    slope = tl.load(slopes + group * SHARED + head, head < SHARED, 0.0) if ALIBI else 0.0
+    shown = (s >= begin) & (s < end)
+    most, total, found = attend_block(
+        query, first_keys, first_values, shown, most, total, found, scale, slope, position - s, ALIBI, CAP
+    )
+    for _ in range(first + part * each + 1, tl.cdiv(end, BLOCK)):
         s += BLOCK
         at += BLOCK * WIDTH
         seen = (s < end)[:, None] & (k < WIDTH)
         block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
-        most, total, found = attend_block(query, block_keys, block_values, s < end, most, total, found, scale)
+        most, total, found = attend_block(
+            query, block_keys, block_values, s < end, most, total, found, scale, slope, position - s, ALIBI, CAP
+        )
     store_result(
         found / total[:, None], most + tl.log(total), out, outputs, logs, arrived,
         token * KV_HEADS + group, part, parts, head, k, WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K,
@@ -183,10 +210,13 @@ def attend(
 
 @triton.jit
 def attend_lanes(
-    query, keys, values, first_keys, first_values, s, end, least, k, scale,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    query, keys, values, first_keys, first_values, s, begin, end, least, k, scale, slope, position,
+    ALIBI: tl.constexpr, CAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Like `attend_block`, for keys s, s + BLOCK … before `end`, with a separate softmax in each of BLOCK lanes."""
+    """Like `attend_block`, for keys s, s + BLOCK … from `begin` and before `end`.
+
+    Each of BLOCK lanes has its own softmax.
+    """
     # Finite, for lanes without keys.
     most = tl.zeros([BLOCK], tl.float32) + least
     total = tl.zeros([BLOCK], tl.float32)
@@ -194,7 +224,10 @@ def attend_lanes(
     at = s.to(tl.int64)[:, None] * WIDTH + k
     block_keys, block_values = first_keys, first_values
     for _ in range(tl.min(s, 0), end, BLOCK):
-        scores = tl.where(s < end, tl.sum(block_keys.to(tl.float32) * query, 1) * scale, -float("inf"))
+        scores = tl.sum(block_keys.to(tl.float32) * query, 1) * scale
+        if ALIBI:
+            scores -= slope * (position - s)
+        scores = tl.where((s >= begin) & (s < end), soft_cap(scores, CAP), -float("inf"))
         larger = tl.maximum(most, scores)
         weights, fading = tl.exp(scores - larger), tl.exp(most - larger)
         found = found * fading[:, None] + weights[:, None] * block_values.to(tl.float32)
@@ -209,15 +242,16 @@ def attend_lanes(
 
 @triton.jit
 def attend_alone(
-    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, scale, capacity,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
+    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, slopes, scale, capacity,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr,
+    WINDOW: tl.constexpr, ALIBI: tl.constexpr, CAP: tl.constexpr,
     PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The same for few tokens: a program is (token, query head, part), and its lanes synchronize only once."""
     token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     SHARED: tl.constexpr = HEADS // KV_HEADS
     position = tl.load(positions + token)
-    each, parts = split_past(position, PARTS, ALONE, BLOCK)
+    begin, first, each, parts = split_past(position, WINDOW, PARTS, ALONE, BLOCK)
     if part >= parts:
         return
     group = head // SHARED
@@ -225,23 +259,26 @@ def attend_alone(
     keys += start
     values += start
     k = tl.arange(0, BLOCK_K)[None, :]
-    s, end = part * each * BLOCK + tl.arange(0, BLOCK), tl.minimum((part + 1) * each * BLOCK, position)
+    s = (first + part * each) * BLOCK + tl.arange(0, BLOCK)
+    end = tl.minimum((first + (part + 1) * each) * BLOCK, position)
     at = s.to(tl.int64)[:, None] * WIDTH + k
-    seen = (s < end)[:, None] & (k < WIDTH)
+    seen = ((s >= begin) & (s < end))[:, None] & (k < WIDTH)
     first_keys, first_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
     wait_for_previous(EARLY)
     new = projected + token * (HEADS + 2 * KV_HEADS) * WIDTH
-    query = rotate(new + head * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
+    query = rotate(new + head * WIDTH, k, k < WIDTH, cos, sin, position, ROTATED, PAIRING)
     query = query.to(keys.dtype.element_ty).to(tl.float32)
     last = part == parts - 1
     own, value = own_score(
         query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k,
-        last & (head % SHARED == 0) & (position < capacity), KV_HEADS, WIDTH, PAIRING,
+        last & (head % SHARED == 0) & (position < capacity), KV_HEADS, WIDTH, ROTATED, PAIRING, CAP,
     )  # fmt: skip
     own = tl.where(last, tl.max(own, 0), -1e30)
+    slope = tl.load(slopes + head) if ALIBI else 0.0
     most, total, found = attend_lanes(
-        query, keys, values, first_keys, first_values, s, end, own, k, scale, WIDTH, BLOCK, BLOCK_K
-    )
+        query, keys, values, first_keys, first_values, s, begin, end, own, k, scale, slope, position,
+        ALIBI, CAP, WIDTH, BLOCK, BLOCK_K,
+    )  # fmt: skip
     top = tl.max(most, 0)
     share = tl.exp(most - top)
     mine = tl.where(last, tl.exp(own - top), 0.0)

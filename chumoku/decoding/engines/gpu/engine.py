@@ -21,10 +21,20 @@ from torch import Tensor
 
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.engines.gpu import launch
-from chumoku.decoding.engines.gpu.weights import Matrix, SublayerNorms, read_layers, read_logits, read_norm, unsupported
+from chumoku.decoding.engines.gpu.weights import (
+    Layer,
+    Matrix,
+    SublayerNorms,
+    read_layers,
+    read_logits,
+    read_norm,
+    unsupported,
+)
 from chumoku.errors import UsageError
+from chumoku.models.config import ModelConfig
 from chumoku.models.model import DecoderModel
 from chumoku.nn.lora import Adapter
+from chumoku.nn.positions import RotaryPositions, alibi_slopes
 
 AT_ONCE = 2 << 30  # a cache up to this many bytes is allocated at once
 PACK, LEAST_PACK = 2048, 16  # maximum and minimum number of tokens in a pack
@@ -44,17 +54,22 @@ class Tables(NamedTuple):
     """Tensors that depend only on positions, for all positions of the cache."""
 
     places: Tensor | None  # [C, D] learned or sinusoidal
-    rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C, K / 2], and the pairing
+    rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C, R / 2], and the pairing
+    local_rotation: tuple[Tensor, Tensor, str] | None  # of layers with a window
 
     @classmethod
     def of(cls, model: DecoderModel, capacity: int) -> Tables:
         stack = model.decoder
         positions = torch.arange(capacity, device=model.device)
         places = None if stack.position is None else stack.position(positions, capacity, model.dtype)
-        if stack.rotary is None:
-            return cls(places, None)
-        cos, sin, pairing = stack.rotary(positions, torch.float32)
-        return cls(places, (cos.contiguous(), sin.contiguous(), pairing))
+
+        def rotation(rotary: RotaryPositions | None) -> tuple[Tensor, Tensor, str] | None:
+            if rotary is None:
+                return None
+            cos, sin, pairing = rotary(positions, torch.float32)
+            return cos.contiguous(), sin.contiguous(), pairing
+
+        return cls(places, rotation(stack.rotary), rotation(stack.local_rotary or stack.rotary))
 
 
 class GpuEngine(TorchEngine):
@@ -74,6 +89,8 @@ class GpuEngine(TorchEngine):
         self._norm = None if stack.norm is None else read_norm(stack.norm)
         self._embedding_norm = None if stack.embedding_norm is None else read_norm(stack.embedding_norm)
         self._logits = read_logits(head, stack.embedding.table)
+        self._scoring = read_scoring(model.config, self.device)
+        self._local_scoring = self._scoring._replace(window=model.config.attention_window)
         self._steps: dict[int, Callable[[], StepOutput]] = {}
         self._packs: dict[int, Callable[[], Tensor]] = {}
         self._stepping = 0  # number of rows whose lengths a step increments
@@ -234,14 +251,14 @@ class GpuEngine(TorchEngine):
 
     def _step(self, rows: int, workspace: launch.Workspace) -> StepOutput:
         """One token for each of the first `rows` rows."""
-        where = launch.TokenPlaces(self._rows[:rows], self._positions[:rows], self._tables.rotation)
+        where = launch.TokenPlaces(self._rows[:rows], self._positions[:rows])
         x = self._embed(self._tokens[:rows], where, counted=(self._at, self._advance))
         logits = launch.multiply(self._launcher, self._blocks(x, where, workspace), self._logits, norm=self._norm)
         return StepOutput(logits, launch.argmax(self._launcher, logits))
 
     def _run_pack(self, size: int, workspace: launch.Workspace) -> Tensor:
         tokens, rows, positions = self._pack[:, :size]
-        where = launch.TokenPlaces(rows, positions, self._tables.rotation)
+        where = launch.TokenPlaces(rows, positions)
         return self._blocks(self._embed(tokens, where), where, workspace, together=True)
 
     def _embed(self, tokens: Tensor, where: launch.TokenPlaces, counted: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -259,9 +276,8 @@ class GpuEngine(TorchEngine):
         launcher, config = self._launcher, self.model.config
         activation, gated = GATES.get(config.feedforward, config.feedforward), config.feedforward in GATES
         queries, keys = config.heads * config.key_width, (config.heads + config.key_heads) * config.key_width
-        scale = config.key_width**-0.5 if config.attention_scale is None else config.attention_scale
         for number, (layer, cached) in enumerate(zip(self._layers, self._store, strict=True)):
-            start, place = x, where if layer.rotated else where._replace(rotation=None)
+            start, place = x, self._rotated(where, layer)
             projected = launch.multiply(
                 launcher, x, layer.projection, norm=layer.attention_norms.input, first=not number
             )
@@ -269,14 +285,20 @@ class GpuEngine(TorchEngine):
             launch.normalize_part(launcher, projected, queries, keys, layer.key_norm)
             if together:
                 launch.write_cache(launcher, projected, cached, place, heads=config.heads)
+            scoring = self._local_scoring if layer.local else self._scoring
             heads = launch.attend(
-                launcher, projected, cached, place, workspace, heads=config.heads, scale=scale, first=together
+                launcher, projected, cached, place, workspace, heads=config.heads, scoring=scoring, first=together
             )
             x = self._add(x, heads, layer.output, layer.attention_norms)
             given, norm = start if config.parallel else x, layer.feedforward_norms.input
             hidden = launch.multiply(launcher, given, layer.up, norm=norm, activation=activation, gated=gated)
             x = self._add(x, hidden, layer.down, layer.feedforward_norms)
         return x
+
+    def _rotated(self, where: launch.TokenPlaces, layer: Layer) -> launch.TokenPlaces:
+        if not layer.rotated:
+            return where
+        return where._replace(rotation=self._tables.local_rotation if layer.local else self._tables.rotation)
 
     def _add(self, x: Tensor, inputs: Tensor, matrix: Matrix, norms: SublayerNorms) -> Tensor:
         """x after a sublayer whose last product is that of `inputs` and `matrix`."""
@@ -285,6 +307,13 @@ class GpuEngine(TorchEngine):
         else:
             x = x + launch.normalize(self._launcher, launch.multiply(self._launcher, inputs, matrix), norms.output)
         return x if norms.sum is None else launch.normalize(self._launcher, x, norms.sum)
+
+
+def read_scoring(config: ModelConfig, device: torch.device) -> launch.Scoring:
+    """The scores of a layer without a window."""
+    scale = config.key_width**-0.5 if config.attention_scale is None else config.attention_scale
+    slopes = alibi_slopes(config.heads, device=device) if config.position == "alibi" else None
+    return launch.Scoring(scale, slopes=slopes, cap=config.score_cap)
 
 
 def bucket(rows: int) -> int:

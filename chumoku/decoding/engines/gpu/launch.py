@@ -103,7 +103,7 @@ def normalize(launcher: Launcher, x: Tensor, norm: Norm) -> Tensor:
 def normalize_part(launcher: Launcher, x: Tensor, first: int, end: int, norm: Norm | None) -> None:
     """Normalize columns first … end − 1 of x in place, in parts as wide as the norm."""
     if norm is not None:
-        part = x[:, first:end].reshape(-1, len(norm.gamma))
+        part = x[:, first:end].contiguous().view(-1, len(norm.gamma))
         x[:, first:end] = normalize(launcher, part, norm).view(len(x), -1)
 
 
@@ -248,7 +248,21 @@ class TokenPlaces(NamedTuple):
 
     rows: Tensor  # [n]
     positions: Tensor  # [n]
-    rotation: tuple[Tensor, Tensor, str] | None  # cos, sin [C, K / 2] and the pairing
+    rotation: tuple[Tensor, Tensor, str] | None = None  # cos, sin [C, R / 2] and the pairing
+
+    def kernel_rotation(self, unused: Tensor) -> tuple[Tensor, Tensor, dict[str, object]]:
+        """cos and sin, and the kernels' constants; without rotation `unused` stands for cos and sin."""
+        cos, sin, pairing = self.rotation or (unused, unused, "none")
+        return cos, sin, {"ROTATED": 2 * cos.shape[-1], "PAIRING": pairing}
+
+
+class Scoring(NamedTuple):
+    """How a layer computes scores from queries and keys."""
+
+    scale: float
+    window: int | None = None
+    slopes: Tensor | None = None  # of ALiBi [H]
+    cap: float | None = None
 
 
 def attend(
@@ -259,7 +273,7 @@ def attend(
     workspace: Workspace,
     *,
     heads: int,
-    scale: float,
+    scoring: Scoring,
     first: bool = False,
 ) -> Tensor:
     """Attention of new tokens; `store` [2, rows, G, C, K] is one layer of the cache.
@@ -268,28 +282,30 @@ def attend(
     """
     kv_heads, capacity, width = store.shape[2:]
     out = projected.new_empty(len(projected), heads * width)
-    cos, sin, pairing = where.rotation or (workspace.logs, workspace.logs, "none")
+    cos, sin, rotation = where.kernel_rotation(workspace.logs)
     block, many = LANES if workspace.alone else (KEY_BLOCK, 4)
     tensors = projected, cos, sin, store[0], store[1], where.rows, where.positions
-    left = out, workspace.outputs, workspace.logs, workspace.arrived
-    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PAIRING": pairing, "PARTS": workspace.parts}
+    slopes = workspace.logs if scoring.slopes is None else scoring.slopes
+    left = out, workspace.outputs, workspace.logs, workspace.arrived, slopes, scoring.scale, capacity
+    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PARTS": workspace.parts, **rotation}
+    sizes |= {"WINDOW": scoring.window or 0, "ALIBI": scoring.slopes is not None, "CAP": scoring.cap or 0.0}
     sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": workspace.outputs.shape[3]}
     sizes |= launcher.options(warps=many, first=first)
     if workspace.alone:
-        attention.attend_alone[(len(projected), heads, workspace.parts)](*tensors, *left, scale, capacity, **sizes)
+        attention.attend_alone[(len(projected), heads, workspace.parts)](*tensors, *left, **sizes)
     else:
         sizes |= {"BLOCK_S": next_power_of_two(heads // kv_heads), "BLOCK_H": workspace.outputs.shape[2]}
-        attention.attend[(len(projected), kv_heads, workspace.parts)](*tensors, *left, scale, capacity, **sizes)
+        attention.attend[(len(projected), kv_heads, workspace.parts)](*tensors, *left, **sizes)
     return out
 
 
 def write_cache(launcher: Launcher, projected: Tensor, store: Tensor, where: TokenPlaces, *, heads: int) -> None:
     """Write the keys and values of new tokens to the cache, so that tokens of one row can attend to each other."""
     kv_heads, capacity, width = store.shape[2:]
-    cos, sin, pairing = where.rotation or (projected, projected, "none")
+    cos, sin, rotation = where.kernel_rotation(projected)
     attention.write_cache[(len(projected), kv_heads)](
         projected, cos, sin, store[0], store[1], where.rows, where.positions, capacity,
-        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, PAIRING=pairing, BLOCK_K=next_power_of_two(width),
+        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, BLOCK_K=next_power_of_two(width), **rotation,
         **launcher.options(warps=1),
     )  # fmt: skip
 

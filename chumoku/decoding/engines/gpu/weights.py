@@ -63,7 +63,8 @@ class Layer(NamedTuple):
     feedforward_norms: SublayerNorms
     up: Matrix
     down: Matrix
-    rotated: bool
+    local: bool  # with the attention window, if the model has one
+    rotated: bool  # with rotary positions, if the model has them
 
 
 def unsupported(model: nn.Module) -> str | None:
@@ -103,23 +104,30 @@ def read_norm(norm: nn.Module | None) -> Norm:
 
 def read_layers(model: DecoderModel) -> list[Layer]:
     kinds = zip(model.decoder.blocks, model.decoder.layer_kinds, strict=True)
-    return [read_layer(block, rotated=rotated) for block, (_, rotated) in kinds if isinstance(block, Block)]
+    return [
+        read_layer(block, local=local, rotated=rotated) for block, (local, rotated) in kinds if isinstance(block, Block)
+    ]
 
 
 def read_norms(block: Block, sublayer: str) -> SublayerNorms:
     own = getattr(block, f"{sublayer}_norm")
-    norm = read_norm(block.attention_norm if own is None else own)
+    own = block.attention_norm if own is None else own
+    if isinstance(own, nn.Identity):  # the first norm, which a model may lack
+        return SublayerNorms()
+    norm = read_norm(own)
     match block.placement:
         case "pre":
             return SublayerNorms(input=norm)
         case "post":
             return SublayerNorms(sum=norm)
+        case "output":
+            return SublayerNorms(output=norm)
         case "sandwich":
             return SublayerNorms(input=norm, output=read_norm(getattr(block, f"{sublayer}_output_norm")))
     raise UsageError(f"There is no GPU kernel for placement = '{block.placement}'.")
 
 
-def read_layer(block: Block, *, rotated: bool) -> Layer:
+def read_layer(block: Block, *, local: bool, rotated: bool) -> Layer:
     attention, feed = block.attention, block.feedforward
     if not isinstance(feed, FeedForward):
         raise UsageError("There is no GPU kernel for experts.")
@@ -132,6 +140,7 @@ def read_layer(block: Block, *, rotated: bool) -> Layer:
         read_norms(block, "feedforward"),
         matrix([feed.up] if feed.gate is None else [feed.gate, feed.up]),
         matrix([feed.down]),
+        local,
         rotated,
     )
 

@@ -40,39 +40,35 @@ typedef int32_t TileSums[2][TILE_TOKENS][LANES];
 template <int KIND> struct TileWeights {
     std::vector<Bytes> bytes;
     std::vector<Floats> scale, shift;
-    const uint8_t* from[2];
+    const uint8_t* first[2];  // the bytes of each block's first group
+    size_t size;              // from one group's bytes to the next's
     int groups;
-    bool copied;
 
     void open(const Product& p, int block, int blocks, int count) {
         groups = groups_of(p);
-        copied = KIND != INT8 || count > 2 * TILE_TOKENS;
+        bool copied = KIND != INT8 || count > 2 * TILE_TOKENS;
         bytes.resize(copied ? 16 * groups : 0);
         scale.resize(2 * groups);
         shift.resize(2 * groups);
         for (int b = 0; b < 2; b++) {
-            from[b] = Group<KIND>::of(p, block + (b < blocks ? b : 0));
+            const uint8_t* from = Group<KIND>::of(p, block + (b < blocks ? b : 0));
+            first[b] = copied ? (const uint8_t*)(bytes.data() + 8 * b * groups) : from;
             for (int g = 0; g < groups; g++) {
-                Group<KIND> group(from[b], g);
+                Group<KIND> group(from, g);
                 ahead(group.codes, Group<KIND>::SIZE);
                 if (copied) group.read(bytes.data() + 8 * (b * groups + g));
                 scale[b * groups + g] = group.scale(group.outer(), 0);
                 shift[b * groups + g] = group.shift(group.outer(), 0);
             }
         }
-    }
-    const void* q(int b, int g) const {
-        if (copied) return bytes.data() + 8 * (b * groups + g);
-        return Group<KIND>(from[b], g).codes;
+        size = copied ? 8 * sizeof(Bytes) : Group<KIND>::SIZE;
     }
 };
 
 // The products of group g, with one of two sets of tiles, so that two groups can be in progress. The numbers of tiles must
 // be literals, so both sets are written out.
-template <int KIND> [[gnu::always_inline]] inline void multiply_group(
-    const TileWeights<KIND>& w, int g, const int8_t* x, int stride, TileSums* dots) {
-    const void *one = w.q(0, g), *two = w.q(1, g);
-    const int8_t* inputs = x + g * GROUP;
+[[gnu::always_inline]] inline void multiply_group(
+    int g, const uint8_t* one, const uint8_t* two, const int8_t* inputs, int stride, TileSums* dots) {
     if (g % 2) {
         _tile_zero(2);
         _tile_zero(3);
@@ -96,31 +92,48 @@ template <int KIND> [[gnu::always_inline]] inline void multiply_group(
     }
 }
 
-// All rows times two blocks, TILE_TOKENS rows at a time, group by group: the tiles compute a group while the sums of the
-// group before are added.
+// run<0>() … run<COUNT − 1>(): numbers that are known when variables are assigned to registers, unlike those of a loop.
+template <int COUNT, int I = 0, class Run> [[gnu::always_inline]] inline void each_number(const Run& run) {
+    run.template operator()<I>();
+    if constexpr (I + 1 < COUNT) each_number<COUNT, I + 1>(run);
+}
+
+// TILE_TOKENS rows from `first` on times two blocks, group by group: the tiles compute a group while the sums of the group
+// before are added. `noipa`, or the compiler would find the address of the weights, which are thread_local, by a call for every
+// group, and the sums could not stay in registers.
+template <int KIND> [[gnu::noipa]] void multiply_tile_rows(
+    const TileWeights<KIND>& w, const Inputs& in, int first, Floats (&found)[2][TILE_TOKENS]) {
+    alignas(64) TileSums dots[2][2];
+    const int groups = w.groups, stride = in.stride;
+    const int8_t* x = in.high(first);
+    const uint8_t *one = w.first[0], *two = w.first[1];
+    const Floats *scales = w.scale.data(), *shifts = w.shift.data();
+    Floats sums[2][TILE_TOKENS] = {};
+    auto multiply = [&](int g) { multiply_group(g, one + g * w.size, two + g * w.size, x + g * GROUP, stride, dots[g % 2]); };
+    multiply(0);
+    for (int g = 0; g < groups; g++) {
+        if (g + 1 < groups) multiply(g + 1);
+        const TileSums* both = dots[g % 2];
+        Floats scale[] = {scales[g], scales[groups + g]}, shift[] = {shifts[g], shifts[groups + g]};
+        each_number<2 * TILE_TOKENS>([&]<int I> [[gnu::always_inline]] {
+            constexpr int r = I / 2, b = I % 2;
+            Ints dot = load<Ints>(both[b][0][r]) * 256 + load<Ints>(both[b][1][r]);
+            size_t place = size_t(first + r) * in.groups + g;
+            sums[b][r] = Group<KIND>::add(sums[b][r], dot, scale[b], shift[b], in, place, 0);
+        });
+    }
+    each_number<2 * TILE_TOKENS>([&]<int I> [[gnu::always_inline]] { found[I % 2][I / 2] = sums[I % 2][I / 2]; });
+}
+
+// All rows times two blocks.
 template <int KIND>
 void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int count, const Output& out) {
     thread_local TileWeights<KIND> w;
     w.open(p, block, blocks, count);
-    alignas(64) TileSums dots[2][2];
     std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not see that tile loads read memory
     for (int first = 0; first < count; first += TILE_TOKENS) {
-        const int8_t* x = in.high(first);
-        Floats sums[2][TILE_TOKENS] = {};
-        multiply_group(w, 0, x, in.stride, dots[0]);
-        for (int g = 0; g < w.groups; g++) {
-            if (g + 1 < w.groups) multiply_group(w, g + 1, x, in.stride, dots[(g + 1) % 2]);
-            const TileSums* found = dots[g % 2];
-            for (int b = 0; b < 2; b++) {
-                Floats scale = w.scale[b * w.groups + g], shift = w.shift[b * w.groups + g];
-#pragma GCC unroll 8
-                for (int r = 0; r < TILE_TOKENS; r++) {
-                    Ints both = load<Ints>(found[b][0][r]) * 256 + load<Ints>(found[b][1][r]);
-                    size_t place = size_t(first + r) * in.groups + g;
-                    sums[b][r] = Group<KIND>::add(sums[b][r], both, scale, shift, in, place, 0);
-                }
-            }
-        }
+        Floats sums[2][TILE_TOKENS];
+        multiply_tile_rows(w, in, first, sums);
         int rows = std::min(TILE_TOKENS, count - first);
         for (int b = 0; b < blocks; b++)
             for (int r = 0; r < rows; r++) out.write(p, block + b, first + r, sums[b][r]);

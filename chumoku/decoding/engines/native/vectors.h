@@ -184,6 +184,8 @@ inline Floats activate(int kind, Floats x) {
 inline int32_t total(Ints x) {
 #if defined(__aarch64__)
     return vaddvq_s32((int32x4_t)x);
+#elif defined(__AVX512F__)
+    return _mm512_reduce_add_epi32((__m512i)x);
 #else
     int32_t sum = 0;
     for (int i = 0; i < LANES; i++) sum += x[i];
@@ -193,6 +195,8 @@ inline int32_t total(Ints x) {
 inline int32_t largest(Ints x) {
 #if defined(__aarch64__)
     return vmaxvq_s32((int32x4_t)x);
+#elif defined(__AVX512F__)
+    return _mm512_reduce_max_epi32((__m512i)x);
 #else
     int32_t found = x[0];
     for (int i = 1; i < LANES; i++) found = x[i] > found ? x[i] : found;

@@ -1,0 +1,92 @@
+"""Training in two processes equals training in one, for every objective and every way to divide the work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from chats import chat_model, chat_recipe, write_chats, write_preferences
+from faults import OBJECTIVES, recipe_for
+from sentence_recipes import sentence_recipe, write_table
+from test_runs import go, losses, newest, toml
+
+import chumoku
+
+pytestmark = pytest.mark.usefixtures("quick_runs")
+
+TIMEOUT = 240  # seconds
+SCRIPT = Path(__file__).parent / "two_processes.py"
+WAYS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"parallel": "fsdp"},
+    "fsdp, sharded": {"parallel": "fsdp", "sharded": True},
+}
+KINDS = ("encoder", *OBJECTIVES, "sentences", "chat", "preferences")
+CASES = [*(("encoder", way) for way in WAYS), *((kind, "ddp") for kind in KINDS[1:])]
+
+
+def tables_for(kind: str, corpora: Path, out: Path, **train: Any) -> dict[str, Any]:
+    """The recipe of a very small run whose learning rate does not depend on the number of steps."""
+    changes: dict[str, Any] = {"train": {"log_every": 1, "gradient_accumulation": 2, **train}}
+    changes["schedule"] = {"kind": "constant", "warmup": 5}
+    if kind == "sentences":
+        changes["optimizer"] = {"learning_rate": 0.001}
+        return sentence_recipe(corpora / "triplets.tsv", out, **changes, data={"columns": [0, 1, 2]})
+    if kind in ("chat", "preferences"):
+        data = {"kind": kind, "validation_share": 0.2}
+        return chat_recipe(corpora / "model", corpora / f"{kind}.jsonl", out, **changes, data=data)
+    return recipe_for(kind, corpora, out, **changes)
+
+
+def train_in_two_processes(folder: Path, recipes: list[dict[str, Any]], *words: str) -> str:
+    """Train all recipes, one after another, in the same two processes; returns what they print."""
+    folder.mkdir()
+    files = [toml(tables, folder / f"{Path(tables['train']['out']).name}.toml") for tables in recipes]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone"]
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    run = subprocess.Popen([*command, str(SCRIPT), *files, "--", *words], start_new_session=True, **streams)
+    try:
+        output, _ = run.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        os.killpg(run.pid, signal.SIGKILL)  # also the processes that torchrun started
+        pytest.fail(f"This does not end: {(error.stdout or b'')[-3000:].decode('utf-8', 'replace')}")
+    assert run.returncode == 0, output[-5000:]
+    return output
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one(corpora: Path, tmp_path: Path) -> None:
+    """Losses and weights as of one process; stopped after 8 steps of two, gone on with one, and with two again."""
+    chat_model(corpora / "model")
+    write_chats(corpora / "chat.jsonl")
+    write_preferences(corpora / "preferences.jsonl")
+    write_table(corpora / "triplets.tsv", negatives=True)
+
+    def recipes(steps: int) -> list[dict[str, Any]]:
+        return [tables_for(kind, corpora, tmp_path / f"{kind}, {way}", steps=steps, **WAYS[way]) for kind, way in CASES]
+
+    output = train_in_two_processes(tmp_path / "first", recipes(8))
+    assert output.count("cpu × 2") == len(CASES)
+    for tables in recipes(13):
+        go(tables, resume=True)
+    train_in_two_processes(tmp_path / "last", recipes(20), "--resume")
+    for kind in KINDS:
+        go(tables_for(kind, corpora, tmp_path / kind, steps=20))
+    for kind, way in CASES:
+        compare(tmp_path / kind, tmp_path / f"{kind}, {way}", sharded=WAYS[way].get("sharded", False))
+
+
+def compare(one: Path, two: Path, *, sharded: bool) -> None:
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5), two.name
+    expected, found = (dict(chumoku.load(out / "last").model.named_parameters()) for out in (one, two))
+    for name, tensor in expected.items():
+        if not name.endswith("key.bias"):  # its gradient is only rounding errors, which Adam scales up
+            where = f"{two.name}: {name}: "
+            torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4, msg=lambda text, w=where: w + text)
+    assert bool(list(newest(two).glob("part-*-of-00002.safetensors"))) == sharded, two.name

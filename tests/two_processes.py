@@ -1,0 +1,48 @@
+"""Train several recipes one after another in the processes that torchrun started, so that they start only once.
+
+    torchrun --nproc-per-node 2 tests/two_processes.py one.toml two.toml -- --resume
+
+Each recipe is run by the command line; what follows `--` is passed to every run.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch.distributed as dist
+
+import chumoku.cli
+import chumoku.training.run as run
+
+
+def main() -> None:
+    recipes, words = sys.argv[1:], []
+    if "--" in recipes:
+        recipes, words = recipes[: recipes.index("--")], recipes[recipes.index("--") + 1 :]
+    run.draw_loss_curve = lambda *_: None
+    run.measure_matmul_flops = lambda *_: 1e9
+    keep_process_group()
+    for recipe in recipes:
+        print(f"{recipe}:", flush=True)
+        sys.argv = ["chumoku", "train", recipe, *words]
+        try:
+            chumoku.cli.main()
+        except SystemExit as end:
+            if end.code:
+                raise
+
+
+def keep_process_group() -> None:
+    """All runs share the group of the first one: FSDP keeps it, and torchrun's store keeps its addresses."""
+    create = dist.init_process_group
+
+    def create_once(*args: Any, **options: Any) -> None:
+        if not dist.is_initialized():
+            create(*args, **options)
+
+    dist.init_process_group, dist.destroy_process_group = create_once, lambda: None
+
+
+if __name__ == "__main__":
+    main()
