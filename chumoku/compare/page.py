@@ -169,8 +169,8 @@ def _method(comparison: Comparison, decision: Decision) -> str:
             "± の後はシード間の標準偏差です。",
         ),
         Words(
-            "Learning rates were chosen for each arm by the same search, on seeds that are not used here.",
-            "学習率は、ここでは使わないシードで、どの選択肢も同じ手順で選びました。",
+            "If learning rates were searched, then for each arm in the same way, on seeds that are not used here.",
+            "学習率を探索した場合は、ここでは使わないシードで、どの選択肢も同じ手順で選びました。",
         ),
     )
     items = "".join(f"<li>{bilingual(words)}</li>" for words in points)

@@ -17,7 +17,7 @@ from chumoku.compare.equal_cost import Equal
 from chumoku.compare.jobs import Job
 from chumoku.compare.metrics import METRICS
 from chumoku.compare.plan import Plan, PlannedArm
-from chumoku.compare.rates import search_rates
+from chumoku.compare.rates import FACTOR, search_rates
 from chumoku.compare.report import Report
 from chumoku.compare.request import Options
 from chumoku.compare.results import Arm, Comparison, RunResult
@@ -82,6 +82,7 @@ class Rounds:
         count = 1 if sets_learning_rate(self.plan) else self.options.rates
         centers = {name: arm.adjusted.recipe.peak_learning_rate for name, arm in by_name.items()}
         if count == 1:
+            self.notes.append("Learning rates were not searched: each arm has that of its recipe.")
             self.arms = {name: make_arm(arm, centers[name]) for name, arm in by_name.items()}
             return
         share, seed = self.options.search_steps, self.base_seed(by_name) + SEARCH_SEEDS
@@ -93,7 +94,11 @@ class Rounds:
             self.expected |= {name: one.seconds / share for (name, _), one in zip(trials, results, strict=True)}
             return results
 
-        self.report.info(f"Search of the learning rate: {count} rates for each arm, {share:.0%} of the steps.")
+        self.notes.append(
+            f"Search of the learning rate: {count} rates for each arm, a factor of {FACTOR:g} apart, on seed {seed}, "
+            f"for {share:.0%} of the steps."
+        )
+        self.report.info(self.notes[-1])
         for name, search in search_rates(centers, count, metric, run).items():
             rate = search.rate(search.best(metric))
             tried = ", ".join(
