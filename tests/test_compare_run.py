@@ -226,13 +226,38 @@ def test_a_budget_ends_the_rounds(finished: tuple[Path, Comparison], recipe: dic
     assert "with --seeds 3 before" in again.notes[0]
 
 
+def plan_of(recipe: dict[str, Any], choices: list[str], out: Path) -> Plan:
+    request = check_request(recipe, parse_choices(choices))
+    return make_plan(request, out, remote=False, progress=silent)
+
+
+def test_a_plan_notes_what_makes_arms_hard_to_compare(recipe: dict[str, Any], tmp_path: Path) -> None:
+    tables = {**recipe, "train": {**recipe["train"], "patience": 3, "validation_batches": 2}}
+    plan = plan_of(tables, ["model.context=13,19"], tmp_path)
+    assert [note.split()[0] for note in plan.notes] == ["train.patience", "train.validation_batches", "The"]
+    assert "validated on different batches" in plan.notes[2]
+    assert "patience" not in plan.job(plan.arms[0], rate=0.01, seed=0).recipe["train"]
+    assert not plan_of(recipe, ["train.label_smoothing=0.1,0", "model.layers=1,2"], tmp_path).notes
+
+
+def test_the_value_is_that_of_averaged_weights_if_a_recipe_averages(recipe: dict[str, Any], tmp_path: Path) -> None:
+    train = {**recipe["train"], "average_checkpoints": 2}
+    plan = plan_of({**recipe, "train": train, "schedule": {"kind": "constant"}}, POSITIONS, tmp_path)
+    job = plan.job(plan.arms[0], rate=0.01, seed=0)
+    kept = tmp_path / "log.txt"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "shutil", SimpleNamespace(rmtree=lambda work, **_: (work / "log.txt").rename(kept)))
+        result = jobs.run_job(tmp_path, job)
+    assert f"The mean of the last 2 checkpoints: validation loss {result.value:.4f}" in kept.read_text(encoding="utf-8")
+    assert result.value != result.curve[-1][1]
+
+
 def test_a_job_is_named_by_its_settings_and_its_text(recipe: dict[str, Any], tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     tables = {**recipe, "data": {**recipe["data"], "files": str(text)}}
 
     def plan() -> Plan:
-        request = check_request(tables, parse_choices(POSITIONS))
-        return make_plan(request, tmp_path / "out", remote=False, progress=silent)
+        return plan_of(tables, POSITIONS, tmp_path / "out")
 
     text.write_text("one and two and three. " * 53, encoding="utf-8")
     before = plan()
