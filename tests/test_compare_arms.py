@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from chumoku.compare.arms import parse_choices, read_arms, split_values
 from chumoku.compare.equal_cost import BatchSize, Cost, adjust_cost, choose_adjust
-from chumoku.compare.metrics import METRICS, choose_test_files
+from chumoku.compare.metrics import METRICS, choose_test_files, score_model
 from chumoku.compare.rates import EXTENSIONS, search_rates
 from chumoku.compare.results import RunResult
 from chumoku.errors import ConfigError, UsageError
@@ -148,6 +150,36 @@ def test_rates_that_diverge_are_worst() -> None:
     assert (rate, len(tried)) == (min(tried), 3 + EXTENSIONS)
     assert note is not None
     assert "diverged" in note
+
+
+class StandInModel:
+    """Translates a source by itself in capitals, and embeds a text as the number in it."""
+
+    config = SimpleNamespace(prompts=SimpleNamespace(query="", document=""))
+    model = source_tokenizer = None
+
+    def translate(self, texts: list[str], *, into: str | None) -> list[str]:
+        return [text.upper() for text in texts]
+
+    def embed(self, texts: list[str], *, prompt: str | None) -> torch.Tensor:
+        assert prompt is None
+        angles = torch.tensor([float(text.split()[-1]) for text in texts])
+        return torch.stack([angles.cos(), angles.sin()], dim=-1)
+
+
+def test_metrics_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chumoku.pipeline.load", lambda folder, device: StandInModel())
+    monkeypatch.setattr(
+        "chumoku.decoding.translate.fits_context", lambda model, texts, *_, **__: ["long" not in t for t in texts]
+    )
+    recipe, table = read_recipe(RECIPE), tmp_path / "pairs.tsv"
+    options: dict[str, Any] = {"device": "cpu", "files": [str(table)]}
+    table.write_text("a small dog sat here\tA SMALL DOG SAT HERE\n" * 3, encoding="utf-8")
+    assert score_model("bleu", tmp_path, recipe, **options) == pytest.approx(100)
+    table.write_text("a small dog sat here\tA SMALL DOG SAT HERE\nlong\tTWO BIG CATS RAN AWAY\n", encoding="utf-8")
+    assert 0 < score_model("chrf", tmp_path, recipe, **options) < 90  # an empty translation of what does not fit
+    table.write_text("q 0.1\tdocument 0.2\nq 2.9\tdocument 3.0\nq 0.4\tdocument 3.1\n", encoding="utf-8")
+    assert score_model("recall", tmp_path, recipe, **options) == pytest.approx(200 / 3)
 
 
 def test_metrics_need_their_data(tmp_path: Path) -> None:

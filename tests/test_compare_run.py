@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,17 +21,20 @@ from commands import Ask, show_help
 from rich.console import Console
 
 from chumoku.compare import jobs
+from chumoku.compare.arms import parse_choices
 from chumoku.compare.jobs import Job, queue_job, read_job, read_result, write_json
 from chumoku.compare.launchers import RayTasks, WorkerProcess
-from chumoku.compare.request import Options
+from chumoku.compare.plan import Plan, make_plan
+from chumoku.compare.request import Options, check_request
 from chumoku.compare.results import Comparison
 from chumoku.compare.run import compare_choices
 from chumoku.compare.slurm import STATE, SlurmArrays
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.safe_files import read_json
+from chumoku.text.progress import silent
 from chumoku.training.datasets import prepare
 from chumoku.training.recipe import read_recipe
-from chumoku.training.run import train
+from chumoku.training.run import TrainResult, train
 
 ROOT = Path(__file__).parent.parent
 POSITIONS = ["model.position=none,learned"]
@@ -162,6 +166,17 @@ def test_killed_anywhere_the_same_call_gives_the_same_answer(
     assert steps.count(7) >= remaining
 
 
+def test_ctrl_c_stops_and_says_how_to_continue(
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = TrainResult(tmp_path, "stopped by SIGINT", 3, None, 1.0, signal.SIGINT)
+    monkeypatch.setattr(jobs, "train", lambda *_, **__: stopped)
+    with pytest.raises(KeyboardInterrupt):
+        compare(recipe, POSITIONS, tmp_path)
+    assert "The same command continues." in (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_run_that_always_diverges_is_a_result(recipe: dict[str, Any], tmp_path: Path) -> None:
     arms = ["", "optimizer.learning_rate=1000 optimizer.weight_decay=1e12"]
     found = compare(recipe, [], tmp_path, arms=arms, options=Options(seeds=2))
@@ -206,6 +221,28 @@ def test_a_budget_ends_the_rounds(finished: tuple[Path, Comparison], recipe: dic
     found = compare(recipe, POSITIONS, finished[0], options=dataclasses.replace(OPTIONS, budget=1.5 * first))
     assert (found.stopped, [len(results) for results in found.runs.values()]) == ("budget", [1, 1])
     assert found.seconds == pytest.approx(first)
+    assert not found.notes
+    again = compare(recipe, POSITIONS, finished[0], options=dataclasses.replace(OPTIONS, seeds=2))
+    assert "with --seeds 3 before" in again.notes[0]
+
+
+def test_a_job_is_named_by_its_settings_and_its_text(recipe: dict[str, Any], tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    tables = {**recipe, "data": {**recipe["data"], "files": str(text)}}
+
+    def plan() -> Plan:
+        request = check_request(tables, parse_choices(POSITIONS))
+        return make_plan(request, tmp_path / "out", remote=False, progress=silent)
+
+    text.write_text("one and two and three. " * 53, encoding="utf-8")
+    before = plan()
+    first = [before.job(arm, rate=0.01, seed=3) for arm in before.arms]
+    assert len({job.id for job in (*first, before.job(before.arms[0], rate=0.01, seed=5))}) == 3
+    assert before.job(before.arms[0], rate=0.02, seed=3).id != first[0].id
+    assert dataclasses.replace(first[0], label="another").id == first[0].id
+    text.write_text("one and two and trees. " * 53, encoding="utf-8")
+    assert plan().job(before.arms[0], rate=0.01, seed=3).id == first[0].id
+    assert plan().job(plan().arms[0], rate=0.01, seed=3).id != first[0].id
 
 
 def test_wrong_options_are_refused(recipe: dict[str, Any], tmp_path: Path) -> None:

@@ -134,7 +134,9 @@ def _print_table(rows: Rows) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*(words.en for words in rows.heads), title=rows.title.en, title_justify="left")
+    table = Table(title=rows.title.en, title_justify="left")
+    for words in rows.heads:
+        table.add_column(words.en, overflow="fold")
     for cells in rows.cells:
         table.add_row(*(Text(cell if isinstance(cell, str) else cell.en) for cell in cells))
     print()

@@ -27,7 +27,7 @@ class Options:
     confidence: float = 0.95
     rates: int = 3  # learning rates of the search; 1: no search
     search_steps: float = 0.5  # share of the steps that the search trains for
-    seeds_per_round: int = 1
+    seeds_per_round: int | None = None  # default: 1, or 3 on a GPU, where seeds of an arm train together
 
     def __post_init__(self) -> None:
         if not 1 <= self.seeds <= MAX_SEEDS:

@@ -1,4 +1,4 @@
-"""Rounds of a comparison: a learning rate for each arm, then one more seed for every arm that is still open.
+"""Rounds of a comparison: a learning rate for each arm, then more seeds for every arm that is still open.
 
     search of the learning rate (seeds of its own) → first round → decide → next round → decide → …
 
@@ -52,7 +52,7 @@ class Rounds:
         self.results = {name: [] for name in self.arms}
         active, done, planned = list(self.arms), 0, self.options.seeds
         while done < planned:
-            more = min(max(self.options.seeds_per_round, FIRST_LOOK - done), planned - done)
+            more = min(max(self.seeds_per_round, FIRST_LOOK - done), planned - done)
             if not self.fits_budget(active, more):
                 if not done:
                     self.notes.append(f"The budget is not enough for the first {pluralize(more, 'seed')} of every arm.")
@@ -69,6 +69,11 @@ class Rounds:
                 self.report.info(f"{name} needs no more seeds after {pluralize(done, 'seed')}.")
             active = [name for name in active if name in decision.active]
         return self.table("seeds")
+
+    @property
+    def seeds_per_round(self) -> int:
+        on_gpu = str(self.plan.arms[0].adjusted.recipe.train.device).startswith("cuda")
+        return self.options.seeds_per_round or (FIRST_LOOK if on_gpu else 1)
 
     def train(self, jobs: Sequence[Job]) -> Sequence[RunResult]:
         results = self.run(jobs)

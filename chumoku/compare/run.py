@@ -8,8 +8,11 @@ tokenizers), work/ (runs that are not finished) and log.txt.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +21,7 @@ from rich.console import Console
 from chumoku.compare.arms import parse_choices
 from chumoku.compare.equal_cost import Adjust, Equal
 from chumoku.compare.estimate import choose_processes, describe_plan
-from chumoku.compare.jobs import Job
+from chumoku.compare.jobs import Job, write_json
 from chumoku.compare.launchers import InTurn, Launcher, Processes, RayTasks, run_jobs
 from chumoku.compare.plan import Plan, make_plan
 from chumoku.compare.report import Report
@@ -29,6 +32,7 @@ from chumoku.compare.slurm import SlurmArrays
 from chumoku.compare.together import Together
 from chumoku.compare.verdicts import Decision, decide
 from chumoku.errors import UsageError
+from chumoku.safe_files import read_json
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.plan import format_duration
 from chumoku.training.recipe import Recipe
@@ -94,6 +98,7 @@ def run_comparison(
         stack.enter_context(lock_folder(folder, option="--out"))
         report = stack.enter_context(Report(folder, console))
         plan = make_plan(request, folder, remote=launcher != "local", progress=report.progress)
+        plan = replace(plan, notes=(*plan.notes, *note_changed_seeds(folder, plan, options.seeds)))
         for line in describe_plan(plan):
             report.info(line)
         running = make_launcher(launcher, folder, plan, count)
@@ -109,6 +114,22 @@ def run_comparison(
             raise
         report.info(f"{format_duration(found.seconds)} of computation. Results are in {folder}.")
         return Compared(found, decide(found, planned_seeds=options.seeds, confidence=options.confidence))
+
+
+def note_changed_seeds(folder: Path, plan: Plan, seeds: int) -> list[str]:
+    """A sentence if the same arms were compared here with another number of seeds: verdicts assume that it is fixed."""
+    arms = [(arm.name, arm.overrides, arm.prepared.hash) for arm in plan.arms]
+    key = hashlib.sha256(json.dumps([arms, plan.metric, plan.test_files]).encode()).hexdigest()[:32]
+    path = folder / "planned-seeds" / f"{key}.json"
+    if not path.exists():
+        write_json(path, {"seeds": seeds})
+    first = read_json(path).get("seeds")
+    if first == seeds:
+        return []
+    return [
+        f"These arms were compared with --seeds {first} before. If its answer was seen, {seeds} seeds no longer keep "
+        "the promised confidence."
+    ]
 
 
 def make_launcher(name: LauncherName, folder: Path, plan: Plan, processes: int) -> Launcher:

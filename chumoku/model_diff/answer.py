@@ -23,7 +23,7 @@ UNITS = {
     "chrF": "chrF",
     "reciprocal rank": "(順位の逆数)",
 }
-PARTS = {REST: Words("the embeddings and the output", "埋め込みと出力")}
+PARTS = {REST: Words(REST, "埋め込みと出力")}
 
 
 def answer(diff: ModelDiff) -> list[Words]:

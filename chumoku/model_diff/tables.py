@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chumoku.model_diff.answer import format_bounds, format_number
+from chumoku.model_diff.answer import PARTS, format_bounds, format_number
 from chumoku.model_diff.changes import Change, ChangedToken, ChangedTranslation
 from chumoku.model_diff.results import ModelDiff
 from chumoku.model_diff.transplant import REST, Transplant
@@ -71,7 +71,8 @@ def block_rows(diff: ModelDiff, *, narrow: bool = False) -> Rows | None:
         heads += [Words("A's in B", "A のを B に"), Words("B's in A", "B のを A に")]
     cells: list[tuple[Cell, ...]] = []
     for block in diff.inside.blocks:
-        row = [short_name(block.address) if narrow else block.address, f"{block.weights:.3%}"]
+        name = short_name(block.address) if narrow else PARTS.get(block.address, block.address)
+        row: list[Cell] = [name, f"{block.weights:.3%}"]
         row += [f"{block.parts[name]:.3%}" if name in block.parts else "" for name in parts]
         row.append("" if block.stream is None else f"{block.stream:.2g}")
         row += [_effect(effects[block.address, host]) for host in ("B", "A") if effects]
