@@ -18,7 +18,7 @@ from chumoku.compare.answer import answer, as_dict, format_interval, short_names
 from chumoku.compare.page import write_page
 from chumoku.compare.picture import draw_comparison
 from chumoku.compare.results import Comparison
-from chumoku.compare.tables import arm_rows, pair_rows, terminal_table
+from chumoku.compare.tables import TerminalTable, arm_rows, pair_rows
 from chumoku.compare.verdicts import Decision, decide
 from chumoku.evaluation.paired import PairedInterval
 
@@ -114,11 +114,22 @@ def test_json_has_everything_and_no_infinities() -> None:
 def test_tables_show_every_arm_and_pair() -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     for rows in (arm_rows, pair_rows):
-        console.print(terminal_table(rows(*four_arms())))
+        console.print(TerminalTable(rows(*four_arms())))
     text = console.export_text()
     assert re.search(r"alibi \(stopped early\) +– +3 +3 ", text)
     assert re.search(r"rotary > learned +better +0\.0501 +\[0\.0476, 0\.0525\]", text)
     assert re.search(r"rotary ~ alibi +not judged", text)
+
+
+def test_tables_fit_a_narrow_terminal() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    for rows in (arm_rows, pair_rows):
+        console.print(TerminalTable(rows(*four_arms())))
+    lines = console.export_text().splitlines()
+    assert len(lines) == 2 * 2 + 4 + 6, "no cell is wrapped"
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[:3] == ["arm", "validation", "loss"]
+    assert lines[7].split() == ["pair", "verdict", "difference", "interval", "seeds"]
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

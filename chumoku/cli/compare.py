@@ -110,14 +110,14 @@ def show(found: Compared, folder: Path, console: Console, *, as_json: bool) -> N
     """Write the answer's files, and print its sentences and tables."""
     from chumoku.compare.answer import answer, as_dict
     from chumoku.compare.outputs import write_outputs
-    from chumoku.compare.tables import arm_rows, pair_rows, terminal_table
+    from chumoku.compare.tables import TerminalTable, arm_rows, pair_rows
 
     page = write_outputs(found.comparison, found.decision, folder)
     if as_json:
         print(json_line(**as_dict(*found), page=str(page)))
         return
     for rows in (arm_rows(*found), pair_rows(*found)):
-        console.print(terminal_table(rows))
+        console.print(TerminalTable(rows))
         console.print()
     for note in found.comparison.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)

@@ -82,7 +82,7 @@ def render_page(comparison: Comparison, decision: Decision) -> str:
         f'<header>{language_switch()}<h1>{bilingual(title)}</h1><p class="intro">{bilingual(intro)}</p></header>\n'
         f'<ul class="answer">{sentences}</ul>\n{_panels(comparison, decision)}'
         f"{_table(pair_rows(comparison, decision))}{_table(arm_rows(comparison, decision))}"
-        f"{_adjustments(comparison)}{_method(comparison, decision)}{_footer(comparison)}"
+        f"{_adjustments(comparison)}{_method(decision)}{_footer(comparison)}"
     )
     return render_bilingual_page(title, css=CSS, body=body)
 
@@ -130,21 +130,27 @@ def _adjustments(comparison: Comparison) -> str:
     return _table(Rows(title, heads, tuple(rows)), "arms wide") + (f"<ul>{notes}</ul>\n" if notes else "")
 
 
-def _method(comparison: Comparison, decision: Decision) -> str:
-    percent, error = (
-        f"{decision.confidence:.0%}".replace("%", " %"),
-        f"{1 - decision.confidence:.0%}".replace("%", " %"),
-    )
-    points = (
+def _method(decision: Decision) -> str:
+    items = "".join(f"<li>{bilingual(words)}</li>" for words in (*_judging(decision), *_reading()))
+    title = bilingual(Words("Method and assumptions", "方法と仮定"))
+    return f'<section class="method"><h2>{title}</h2><ul>{items}</ul></section>\n'
+
+
+def _judging(decision: Decision) -> tuple[Words, ...]:
+    """How pairs are judged."""
+    shares = (decision.confidence, 1 - decision.confidence)
+    percent, error = (f"{share:.0%}".replace("%", " %") for share in shares)
+    first = min(FIRST_LOOK, decision.planned_seeds)
+    return (
         Words(
             "Arms share their seeds, and with them the order of the data. Differences are taken seed by seed.",
             "すべての選択肢は同じシードを使い、データの順序も同じです。差はシードごとに取ります。",
         ),
         Words(
-            f"A pair is judged by a paired t-test. It may be looked at after each seed, from {FIRST_LOOK} to "
+            f"A pair is judged by a paired t-test. It may be looked at after each seed, from {first} to "
             f"{decision.planned_seeds}: the look after the last seed spends {LAST_SHARE:.0%} of the allowed error, the "
             "others share the rest. Assumption: the differences of the seeds are independent and about Gaussian.",
-            f"各組は対応のある t 検定で判定します。{FIRST_LOOK} シード目から {decision.planned_seeds} シード目まで、"
+            f"各組は対応のある t 検定で判定します。{first} シード目から {decision.planned_seeds} シード目まで、"
             f"毎回見ても誤りの確率が保たれます(許す誤りの {LAST_SHARE:.0%} を最後に、残りをそれ以前に等分)。"
             "仮定: シードごとの差は独立で、ほぼ正規分布に従う。",
         ),
@@ -155,6 +161,12 @@ def _method(comparison: Comparison, decision: Decision) -> str:
             f"全 {len(decision.pairs)} 組に Holm の補正を行い、誤って「優れる」と言う確率は全体で {error} 以下です。"
             f"区間が 0 を含まないことと「優れる」は同じです。区間一つ一つは真の差を {percent} 以上の確率で含みます。",
         ),
+    )
+
+
+def _reading() -> tuple[Words, ...]:
+    """What counts, and what the columns mean."""
+    return (
         Words(
             "A diverged run counts as worse than any value; such a pair is judged by the sign test over its seeds. An "
             f"arm that diverged in all of {FIRST_LOOK} seeds or more, or that is surely worse than another, gets no "
@@ -169,13 +181,11 @@ def _method(comparison: Comparison, decision: Decision) -> str:
             "± の後はシード間の標準偏差です。",
         ),
         Words(
-            "If learning rates were searched, then for each arm in the same way, on seeds that are not used here.",
-            "学習率を探索した場合は、ここでは使わないシードで、どの選択肢も同じ手順で選びました。",
+            "Learning rates were chosen for each arm by the same search, on seeds that are not used here; without a "
+            "search they are the recipe's.",
+            "学習率は、ここでは使わないシードで、どの選択肢も同じ手順で選びました。探索しない場合はレシピの値です。",
         ),
     )
-    items = "".join(f"<li>{bilingual(words)}</li>" for words in points)
-    title = bilingual(Words("Method and assumptions", "方法と仮定"))
-    return f'<section class="method"><h2>{title}</h2><ul>{items}</ul></section>\n'
 
 
 def _footer(comparison: Comparison) -> str:

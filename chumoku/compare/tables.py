@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +28,7 @@ class Rows:
     title: Words
     heads: tuple[Words, ...]
     cells: tuple[tuple[Words, ...], ...]
+    optional: tuple[int, ...] = ()  # columns that a narrow terminal does without, the first ones first
 
 
 def same(text: str) -> Words:
@@ -55,7 +57,7 @@ def arm_rows(comparison: Comparison, decision: Decision) -> Rows:
         Words("seconds", "秒"),
     )
     cells = tuple(_arm_cells(arms[name], names[name], comparison) for name in decision.ranking)
-    return Rows(Words("Arms", "選択肢"), heads, cells)
+    return Rows(Words("Arms", "選択肢"), heads, cells, optional=(9, 10, 7, 6, 5, 8, 4))
 
 
 def _arm_cells(arm: Arm, name: str, comparison: Comparison) -> tuple[Words, ...]:
@@ -86,7 +88,7 @@ def pair_rows(comparison: Comparison, decision: Decision) -> Rows:
     heads = (
         Words("pair", "組"),
         Words("verdict", "判定"),
-        Words(f"difference ({unit})", f"差({unit})"),
+        Words("difference", "差"),
         Words("interval", "区間"),
         Words("bootstrap 95 %", "ブートストラップ 95 %"),
         Words("p (Holm)", "p(Holm)"),
@@ -94,8 +96,9 @@ def pair_rows(comparison: Comparison, decision: Decision) -> Rows:
         Words("seeds", "シード"),
         Words("found with 80 %", "80 % で検出"),
     )
-    names = short_names(comparison)
-    return Rows(Words("Pairs", "組"), heads, tuple(_pair_cells(pair, names, decision) for pair in decision.pairs))
+    names, title = short_names(comparison), Words(f"Pairs (differences in {unit})", f"組(差の単位は {unit})")
+    cells = tuple(_pair_cells(pair, names, decision) for pair in decision.pairs)
+    return Rows(title, heads, cells, optional=(8, 6, 4, 5))
 
 
 def _pair_cells(pair: PairVerdict, names: dict[str, str], decision: Decision) -> tuple[Words, ...]:
@@ -118,12 +121,27 @@ def _pair_cells(pair: PairVerdict, names: dict[str, str], decision: Decision) ->
     return (same(f"{first} {sign} {second}"), VERDICTS[pair.verdict], *map(same, texts))
 
 
-def terminal_table(rows: Rows) -> Table:
-    """The table for a terminal, in English. Columns without content are left out."""
-    table = Table(title=rows.title.en, title_justify="left", box=None, header_style="dim", pad_edge=False)
-    used = [column for column in range(len(rows.heads)) if any(row[column].en != "–" for row in rows.cells)]
-    for column in used:
-        table.add_column(rows.heads[column].en, justify="left" if column == 0 else "right", overflow="fold")
-    for row in rows.cells:
-        table.add_row(*(Text(row[column].en) for column in used))
-    return table
+@dataclass(frozen=True)
+class TerminalTable:
+    """The table for a terminal, in English, without empty columns and with those that fit its width."""
+
+    rows: Rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        heads, cells = self.rows.heads, self.rows.cells
+        widths = {
+            column: max(len(words.en) for words in (heads[column], *(row[column] for row in cells)))
+            for column in range(len(heads))
+            if any(row[column].en != "–" for row in cells)
+        }
+        for column in self.rows.optional:
+            if sum(widths.values()) + 2 * len(widths) > options.max_width:
+                widths.pop(column, None)
+        table = Table(title=self.rows.title.en, title_justify="left", box=None, header_style="dim", pad_edge=False)
+        for column in widths:
+            table.add_column(
+                heads[column].en, justify="right" if column else "left", no_wrap=column > 0, overflow="fold"
+            )
+        for row in cells:
+            table.add_row(*(Text(row[column].en) for column in widths))
+        yield table
