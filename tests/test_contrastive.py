@@ -192,15 +192,30 @@ def test_a_resumed_run_is_the_same_run(tables: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tables: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_equal_one(parallel: str, tables: Path, tmp_path: Path) -> None:
     """Negatives come from both processes: losses and weights as of one."""
-    changes: dict[str, Any] = {"train": {"log_every": 1, "gradient_accumulation": 2}}
+    changes: dict[str, Any] = {"train": {"log_every": 1, "gradient_accumulation": 2, "steps": 3, "parallel": parallel}}
     go(triplets(tables, tmp_path / "one", **changes))
     assert "cpu × 2" in together(tmp_path, triplets(tables, tmp_path / "two", **changes))
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     found, expected = (dict(chumoku.load(tmp_path / name / "last").model.named_parameters()) for name in ("two", "one"))
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16
+def test_an_adapter_learns_in_bf16(tables: Path, tmp_path: Path) -> None:
+    """The adapter of a sentence encoder: trained, saved, and merged into its base by `load`."""
+    start = go(triplets(tables, tmp_path / "base", train={"steps": 1})).last
+    tables_of_run = triplets(tables, tmp_path / "run", train={"precision": "bf16", "log_every": 1})
+    del tables_of_run["tokenizer"]
+    lora = {"rank": 3, "targets": ["encoder.blocks.*.attention.{query,value}"]}
+    trained = go({**tables_of_run, "model": {"init": str(start)}, "lora": lora})
+    assert losses(tmp_path / "run")[-1] < losses(tmp_path / "run")[0]
+    base, adapted = chumoku.load(start), chumoku.load(trained.last)
+    assert torch.equal(adapted.model.encoder.embedding.table, base.model.encoder.embedding.table)
+    assert not torch.allclose(adapted.embed("a cat"), base.embed("a cat"), atol=1e-3)
 
 
 def test_batches_have_rows_of_similar_length_once_an_epoch(tables: Path, tmp_path: Path) -> None:
