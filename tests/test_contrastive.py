@@ -191,6 +191,20 @@ def test_a_resumed_run_is_the_same_run(tables: Path, tmp_path: Path) -> None:
     assert equal(everything(tmp_path / "whole"), everything(tmp_path / "parts"))
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16
+def test_an_adapter_learns_in_bf16(tables: Path, tmp_path: Path) -> None:
+    """The adapter of a sentence encoder: trained, saved, and merged into its base by `load`."""
+    start = go(triplets(tables, tmp_path / "base", train={"steps": 1})).last
+    tables_of_run = triplets(tables, tmp_path / "run", train={"precision": "bf16", "log_every": 1})
+    del tables_of_run["tokenizer"]
+    lora = {"rank": 3, "targets": ["encoder.blocks.*.attention.{query,value}"]}
+    trained = go({**tables_of_run, "model": {"init": str(start)}, "lora": lora})
+    assert losses(tmp_path / "run")[-1] < losses(tmp_path / "run")[0]
+    base, adapted = chumoku.load(start), chumoku.load(trained.last)
+    assert torch.equal(adapted.model.encoder.embedding.table, base.model.encoder.embedding.table)
+    assert not torch.allclose(adapted.embed("a cat"), base.embed("a cat"), atol=1e-3)
+
+
 def test_batches_have_rows_of_similar_length_once_an_epoch(tables: Path, tmp_path: Path) -> None:
     batches = prepare(read_recipe(triplets(tables, tmp_path))).train
     assert isinstance(batches, SentenceBatches)

@@ -28,7 +28,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, sharded": {"parallel": "fsdp", "sharded": True},
 }
 KINDS = ("encoder", *OBJECTIVES, "sentences", "chat", "preferences")
-CASES = [*(("encoder", way) for way in WAYS), *((kind, "ddp") for kind in KINDS[1:])]
+CASES = [*(("encoder", way) for way in WAYS), *((kind, "ddp") for kind in KINDS[1:]), ("sentences", "fsdp")]
 
 
 def tables_for(kind: str, corpora: Path, out: Path, **train: Any) -> dict[str, Any]:
