@@ -108,10 +108,10 @@ def write_files(found: ModelDiff, out: Path) -> list[Path]:
     from chumoku.model_diff.page import write_page
     from chumoku.model_diff.picture import draw_diff
 
-    page, picture = write_page(found, out / "diff.html"), draw_diff(found, out / "diff.png")
+    out.mkdir(parents=True, exist_ok=True)
     numbers = out / "diff.json"
     numbers.write_text(f"{json_line(**found.as_dict())}\n", encoding="utf-8")
-    return [page, picture, numbers]
+    return [write_page(found, out / "diff.html"), draw_diff(found, out / "diff.png"), numbers]
 
 
 def show(found: ModelDiff) -> None:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding import embed
+from chumoku.decoding.translate import begin_and_end
 from chumoku.decoding.translate import encode as encode_sources
 from chumoku.errors import LengthError, UsageError
 from chumoku.evaluation.paired import PairedInterval, paired_p_value, paired_t
@@ -132,6 +133,7 @@ class TranslationTask:
         model, context = pipeline.model, pipeline.config.context
         if not isinstance(model, EncoderDecoderModel):
             raise UsageError("Only an encoder-decoder translates.")
+        begin_and_end(self.tokenizer)  # raises if it has not both
         prompt = target_prompt(self.tokenizer, into)
         self.prompt = len(prompt)
         self.pairs: list[Pair] = []
