@@ -9,6 +9,7 @@ sentence encoder    1 / rank of a query's document among all documents   mean re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -31,7 +32,8 @@ from chumoku.text.progress import Progress, silent
 Pair = tuple[str, str]
 
 
-class Metric(NamedTuple):
+@dataclass(frozen=True)
+class Metric:
     name: str
     unit: str
     lower_is_better: bool
