@@ -142,6 +142,8 @@ def test_models_that_cannot_be_compared() -> None:
         chumoku.diff(decoder, encoder, TEXTS)
     with pytest.raises(UsageError, match=r"A has the head 'masked' and B the head 'vector'"):
         chumoku.diff(encoder, make("vector"), TEXTS)
+    with pytest.raises(UsageError, match=r"A reads up to 61 tokens and B up to 31"):
+        chumoku.diff(encoder, make("encoder", context=31), TEXTS)
     other = train([LINE], kind="character")
     with pytest.raises(UsageError, match="different tokenizers: text 1 has other tokens"):
         chumoku.diff(decoder, Pipeline(decoder.model, other), TEXTS)
@@ -183,6 +185,7 @@ def test_the_command_writes_a_page(bundles: Path, ask: Ask) -> None:
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert found["texts"] == len(TEXTS) + 1
+    assert found["measures"][0]["metric"] == {"name": "loss", "unit": "nats per token", "lower_is_better": True}
     assert len(found["transplants"]) == 6
     assert (out / "diff.png").stat().st_size > 10_000
     assert json.loads((out / "diff.json").read_text(encoding="utf-8"))["measures"] == found["measures"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Device, Json, json_line, model_path
+from chumoku.cli.shared import KNOWN, Context, Device, Json, json_line, model_path
 from chumoku.decoding.defaults import BEAM
 from chumoku.errors import UsageError
 
@@ -45,6 +45,7 @@ def diff(
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = BEAM,
     into: Annotated[str | None, typer.Option(help="Multilingual models: target language.")] = None,
     source_language: Annotated[str | None, typer.Option("--from", help="Multilingual models: source language.")] = None,
+    context: Context = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
@@ -59,7 +60,7 @@ def diff(
         raise UsageError("diff needs texts that both models read. Give a file: --data FILE.")
     sides = (a, precision_a, adapter_a), (b, precision_b, adapter_b)
     first, second = (
-        chumoku.load(model_path(path), device=device, precision=precision, adapter=adapter)
+        chumoku.load(model_path(path), device=device, precision=precision, adapter=adapter, context=context)
         for path, precision, adapter in sides
     )
     from rich.console import Console
@@ -108,10 +109,10 @@ def write_files(found: ModelDiff, out: Path) -> list[Path]:
     from chumoku.model_diff.page import write_page
     from chumoku.model_diff.picture import draw_diff
 
-    page, picture = write_page(found, out / "diff.html"), draw_diff(found, out / "diff.png")
+    out.mkdir(parents=True, exist_ok=True)
     numbers = out / "diff.json"
     numbers.write_text(f"{json_line(**found.as_dict())}\n", encoding="utf-8")
-    return [page, picture, numbers]
+    return [write_page(found, out / "diff.html"), draw_diff(found, out / "diff.png"), numbers]
 
 
 def show(found: ModelDiff) -> None:

@@ -129,6 +129,11 @@ def check_comparable(a: Pipeline, b: Pipeline, texts: Sequence[str | Pair]) -> N
         if one != other:
             what = "kind" if setting == "kind" else "head"
             raise UsageError(f"A has the {what} '{one}' and B the {what} '{other}'. Compare two models of one {what}.")
+    if a.config.kind != "decoder" and a.config.context != b.config.context:
+        raise UsageError(
+            f"A reads up to {a.config.context:,} tokens and B up to {b.config.context:,}, so they would read different "
+            "texts. Open both with one context: chumoku.load(path, context=…), or --context."
+        )
     sides = [(text, text) if isinstance(text, str) else text for text in texts]
     for side, (one, other) in enumerate(((a.source_tokenizer, b.source_tokenizer), (a.tokenizer, b.tokenizer))):
         number = first_difference(one, other, [pair[side] for pair in sides])

@@ -9,6 +9,7 @@ sentence encoder    1 / rank of a query's document among all documents   mean re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding import embed
+from chumoku.decoding.translate import begin_and_end
 from chumoku.decoding.translate import encode as encode_sources
 from chumoku.errors import LengthError, UsageError
 from chumoku.evaluation.paired import PairedInterval, paired_p_value, paired_t
@@ -30,7 +32,8 @@ from chumoku.text.progress import Progress, silent
 Pair = tuple[str, str]
 
 
-class Metric(NamedTuple):
+@dataclass(frozen=True)
+class Metric:
     name: str
     unit: str
     lower_is_better: bool
@@ -132,6 +135,7 @@ class TranslationTask:
         model, context = pipeline.model, pipeline.config.context
         if not isinstance(model, EncoderDecoderModel):
             raise UsageError("Only an encoder-decoder translates.")
+        begin_and_end(self.tokenizer)  # raises if it has not both
         prompt = target_prompt(self.tokenizer, into)
         self.prompt = len(prompt)
         self.pairs: list[Pair] = []
