@@ -38,13 +38,13 @@ def test_all_recipes_are_listed() -> None:
     expected = {"demo", "transformer-base", "small-ja-en", "small-en-ja", "multi30k-de-en", "multi30k-en-de"}
     expected |= {"ja-en", "en-ja", "ja-en-teacher"}
     expected |= {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder", "lora", "chat-lora", "dpo-lora"}
-    assert set(NAMES) == expected | {"sentence-encoder"}
+    assert set(NAMES) == expected | {"sentence-encoder", "grpo"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
     there = make_bundle(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
-    recipe = load_recipe(path, [f"model.init={there}"] if "lora" in path.stem else [])
+    recipe = load_recipe(path, [f"model.init={there}"] if "lora" in path.stem or path.stem == "grpo" else [])
     assert 1e-5 < recipe.peak_learning_rate < 0.1
     assert 0 < recipe.lr_schedule(1) <= 1
     assert count(recipe.config()).parameters > 10**5

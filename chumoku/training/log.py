@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +86,19 @@ class Log:
         except (OSError, SystemExit):  # rich exits when the pipe is closed; training continues
             self._console_closed = True
 
-    def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
-        """Log the metrics of a training step."""
+    def step(
+        self, state: State, *, loss: float, norm: float, rate: float, speed: float, metrics: Mapping[str, float] = {}
+    ) -> None:
+        """Log a training step; `metrics` are those of the objective."""
         if state.step % self._every and state.step != self.steps:
             return
         values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
         # The peak is the matrix product measured at the start, or the fastest step if one was faster.
         self.peak_speed = max(self.peak_speed, speed)
         values |= {"tokens_per_second": speed, "peak_share": speed / self.peak_speed}
-        self._write({"step": state.step, **values})
+        self._write({"step": state.step, **values, **metrics})
         speed_text = f"{format_speed(speed)} {self.unit}/s · {values['peak_share']:.0%} of peak"
-        shown = f"loss {loss:.4f} · {speed_text} · learning rate {rate:.1e}"
+        shown = f"loss {loss:.4f} · {_describe(metrics)}{speed_text} · learning rate {rate:.1e}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
         elif self.console is not None and time.monotonic() - self._last_line_at > LINE_SECONDS:
@@ -103,8 +106,14 @@ class Log:
             left = (self.steps - state.step) * state.seconds / state.step
             self.info(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
 
-    def validation(self, step: int, loss: float, *, bytes_a_token: float | None, best: bool) -> None:
+    def validation(
+        self, step: int, loss: float, *, bytes_a_token: float | None, best: bool, metrics: Mapping[str, float] = {}
+    ) -> None:
+        """Log a validation; `metrics` are those of the objective."""
         values, words = {"validation_loss": loss}, [f"validation loss {loss:.4f}"]
+        for name, value in metrics.items():
+            values[f"validation_{name}"] = value
+            words.append(f"{name.replace('_', ' ')} {value:.3f}")
         if self.unit == "tokens":
             values["perplexity"] = math.exp(min(loss, 700.0))
             words.append(f"perplexity {values['perplexity']:,.2f}")
@@ -126,6 +135,10 @@ class Log:
         if self._tensorboard is not None:
             for key in values.keys() - {"step"}:
                 self._tensorboard.add_scalar(key, values[key], int(values["step"]))
+
+
+def _describe(metrics: Mapping[str, float]) -> str:
+    return "".join(f"{name.replace('_', ' ')} {value:.3f} · " for name, value in metrics.items())
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
     g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, max_grad_norm / |g|),   w ← optimizer(w, g, lr)
 
+An objective may take several such updates with the batches of one step, for example with answers that it generated.
 The batches and the random numbers of dropout depend only on (seed, step). So a run that is interrupted and resumed from
 its last checkpoint takes the same steps as an uninterrupted one.
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -50,6 +51,7 @@ class TrainEvent:
     validation_loss: float | None = None
     learning_rate: float | None = None
     tokens: int = 0  # labels of this step
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the objective, such as the mean reward
 
 
 Callback = Callable[[TrainEvent], object]
@@ -87,7 +89,8 @@ class Run:
         """Train until the last step, until patience runs out, or until a signal; returns which, as text."""
         settings, state = self.recipe.train, self.state
         with self.interrupt:
-            if state.validation_due(settings):  # interrupted before this step was validated
+            first = state.step == 0 and self.objective.validate_first
+            if first or state.validation_due(settings):  # the latter: interrupted before this step was validated
                 self.validate()
             self.upcoming = iter(()) if state.out_of_patience(settings) else self.batches_by_step()
             self.fetch_next()
@@ -142,23 +145,23 @@ class Run:
         rate = self.recipe.peak_learning_rate * self.recipe.lr_schedule(step)
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         self.objective.train()
-        self.optimizer.zero_grad()
-        total = torch.zeros((), device=self.world.device)
-        for number, batch in enumerate(self.objective.step_batches(batches, self.module, self.world)):
-            if self.interrupted and self.world.size == 1:
+        self.objective.metrics.clear()
+        prepared: Iterable[Batch] = self.objective.step_batches(batches, self.module, self.world)
+        if self.objective.updates > 1:
+            prepared = list(prepared)
+        for update in range(self.objective.updates):
+            total = torch.zeros((), device=self.world.device)
+            if not self.add_gradients(prepared, len(batches), tokens, total, may_stop=update == 0):
                 self.restore_buffers(buffers)
                 return False
-            with gradient_sync(self.module, now=number == len(batches) - 1):
-                batch_loss = self.module(batch)
-                (batch_loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
-            total += batch_loss.detach()
-        norm = self.optimizer.grad_norm() / self.scale.value
-        bad = self.world.largest((~(total + norm).isfinite()).float())
-        self.optimizer.unscale_and_clip(norm, settings.max_grad_norm, self.scale.value)
-        self.optimizer.step(rate, skip=bad)
+            norm = self.optimizer.grad_norm() / self.scale.value
+            bad = self.world.largest((~(total + norm).isfinite()).float())
+            self.optimizer.unscale_and_clip(norm, settings.max_grad_norm, self.scale.value)
+            self.optimizer.step(rate, skip=bad)
         self.fetch_next()
         total_loss, norm_value, skipped = torch.stack([total, norm.to(total), bad]).tolist()  # waits for the GPU
         (total_loss,) = self.world.sum(total_loss)
+        metrics = self.objective.metrics.take(self.world)
         state.step, state.tokens = step, state.tokens + tokens
         if not skipped:
             self.average.update()
@@ -172,8 +175,22 @@ class Run:
         seconds = time.perf_counter() - began
         state.seconds += seconds
         loss = total_loss / max(1, tokens)
-        self.log.step(state, loss=loss, norm=norm_value, rate=rate, speed=tokens / seconds)
-        self.notify(TrainEvent(step, self.model, loss=loss, learning_rate=rate, tokens=tokens))
+        self.log.step(state, loss=loss, norm=norm_value, rate=rate, speed=tokens / seconds, metrics=metrics)
+        self.notify(TrainEvent(step, self.model, loss=loss, learning_rate=rate, tokens=tokens, metrics=metrics))
+        return True
+
+    def add_gradients(
+        self, batches: Iterable[Batch], count: int, tokens: int, total: Tensor, *, may_stop: bool
+    ) -> bool:
+        """Add the losses of these `count` batches to `total`, and their gradients; False if a signal came before."""
+        self.optimizer.zero_grad()
+        for number, batch in enumerate(batches):
+            if may_stop and self.interrupted and self.world.size == 1:
+                return False
+            with gradient_sync(self.module, now=number == count - 1):
+                batch_loss = self.module(batch)
+                (batch_loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
+            total += batch_loss.detach()
         return True
 
     def notify(self, event: TrainEvent) -> None:
@@ -202,21 +219,23 @@ class Run:
     def validate(self) -> None:
         """Compute the validation loss, and save the weights if they are the best so far."""
         state = self.state
+        self.objective.metrics.clear()
         with self.evaluator.eval_mode():
             loss = self.evaluator.loss(stop=lambda: self.world.sum(self.interrupted)[0] > 0)
             if loss is None:
                 return
+            metrics = self.objective.metrics.take(self.world)
             state.judged = state.step
             best = math.isfinite(loss) and (state.best is None or loss < state.best)
             state.waited = 0 if best else state.waited + 1
-            self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best)
+            self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best, metrics=metrics)
             if best:
                 self.check_finite()
                 if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/
                     state.best = loss
             for line in self.samples():
                 self.log.info(line)
-            self.notify(TrainEvent(state.step, self.model, validation_loss=loss))
+            self.notify(TrainEvent(state.step, self.model, validation_loss=loss, metrics=metrics))
 
     def save(self, *, final: bool = False) -> None:
         state = self.state
