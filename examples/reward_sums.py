@@ -1,10 +1,10 @@
-"""Teach a small decoder to add by reward alone: it starts from examples with many errors (recipes/grpo.toml).
+"""Correct a small decoder by reward alone: it has read sums of which most are wrong (recipes/grpo.toml).
 
     python examples/reward_sums.py runs/sums
 
-1. A decoder reads sums such as 2+7=9, of which every third is wrong, so it answers many of them wrongly.
-2. GRPO lets it answer, and a rule rewards right answers. Nobody shows it one.
-3. The share of right answers to held-out sums, before and after, is what the run logs as reward.
+1. A decoder reads sums such as 2+7=10: in three of five, the answer is one too many. So its greedy answers are wrong.
+2. GRPO lets it answer, and a rule rewards right answers.
+3. The share of right greedy answers to sums that were not rewarded, before and after, is logged as reward.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import chumoku
 
-LARGEST, WRONG = 10, 3  # the numbers are smaller than LARGEST; every third sum is wrong
+LARGEST, WRONG = 10, 0.6  # the numbers are smaller than LARGEST; WRONG: the share of wrong sums
 
 
 def main() -> None:
@@ -25,10 +25,7 @@ def main() -> None:
     folder, dice = Path(sys.argv[1]), random.Random(7)
     folder.mkdir(parents=True, exist_ok=True)
     sums = [(f"{a}+{b}=", a + b) for a in range(LARGEST) for b in range(LARGEST)]
-    lines = [
-        f"{asked}{answer + (dice.choice([-2, -1, 1, 2, 10]) if number % WRONG == 0 else 0)}"
-        for number, (asked, answer) in enumerate(dice.choices(sums, k=20_000))
-    ]
+    lines = [f"{asked}{answer + (dice.random() < WRONG)}" for asked, answer in dice.choices(sums, k=20_000)]
     (folder / "sums.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     records = [{"prompt": asked, "answer": str(answer)} for asked, answer in sums]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
@@ -37,7 +34,7 @@ def main() -> None:
             "model": {"kind": "decoder", "width": 64, "layers": 2, "heads": 4, "context": 64, "position": "rotary"},
             "tokenizer": {"kind": "character", "vocabulary": 64},
             "data": {"files": str(folder / "sums.txt"), "documents": "line"},
-            "train": {"out": str(folder / "read"), "steps": 200, "batch_size": 16, "sequence_length": 64},
+            "train": {"out": str(folder / "read"), "steps": 500, "batch_size": 8, "sequence_length": 64},
             "optimizer": {"learning_rate": 5e-3},
             "schedule": {"warmup": 30},
         }
@@ -49,7 +46,8 @@ def main() -> None:
             f"data.files={folder / 'prompts.jsonl'}",
             "data.validation_share=0.3",
             f"train.out={folder / 'rewarded'}",
-            "train.batch_size=32",
+            "train.steps=60",
+            "train.log_every=5",
             "optimizer.learning_rate=1e-3",
             "grpo.beta=0.01",
         ],
