@@ -23,7 +23,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bundles import make_bundle
-from chats import chat_model, chat_recipe, write_chats
+from chats import chat_model, chat_recipe, write_chats, write_records
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ from chumoku.nn.moe import MixtureOfExperts
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.training import optimizer
 from chumoku.training.loop import Run
-from chumoku.training.objectives import ContrastiveObjective, Objective, count_labels
+from chumoku.training.objectives import ContrastiveObjective, Objective, count_labels, grpo
 from chumoku.training.objectives.distillation import Distillation
 from chumoku.training.recipe import read_recipe
 
@@ -147,6 +147,15 @@ class Subjects:
         base = self._bases["chat"]
         assert base.model is not None
         return replace(base, model=build(base.model.config, seed=5))
+
+    def prompts(self, answer: Callable[[int], Any] = str, **grpo: Any) -> Subject:
+        """A new chat model with sums, which it answers itself."""
+        file = self.folder / f"prompts-{answer.__name__}.jsonl"
+        write_records(file, [{"prompt": f"Add {n} and 5.", "answer": answer(n + 5)} for n in range(61)])
+        model = chat_model(self.folder / f"{file.stem}-model")
+        options = {"samples": 3, "max_new_tokens": 5, **grpo}
+        recipe = read_recipe(chat_recipe(model, file, self.folder / "x", data={"kind": "prompts"}, grpo=options))
+        return subject_from_recipe(recipe, self.folder / f"{file.stem}-corpus", lambda sentence: None)
 
     def sentences(self, **model: Any) -> Subject:
         """A new sentence encoder; a third of the positives of its corpus have two anchors."""
@@ -555,6 +564,39 @@ def change_chats(change: Callable[[Batch, Tensor], Tensor]) -> Plant:
     return lambda subjects, patch: modify_batches(subjects.chat(), modify)
 
 
+def change_answers(change: Callable[[list[grpo.Answer]], Batch]) -> Plant:
+    """Sampled answers are put together in another way."""
+
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        patch.setattr(grpo, "pad_answers", change)
+        return subjects.prompts()
+
+    return plant
+
+
+def change_advantages(change: Callable[[Tensor], Tensor]) -> Plant:
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        patch.setattr(grpo, "advantages", lambda rewards, method: change(rewards))
+        return subjects.prompts()
+
+    return plant
+
+
+def in_words(number: int) -> str:
+    return "many" if number % 2 else "even more"
+
+
+def shift_labels_of_answers(answers: list[grpo.Answer], pad: Any = grpo.pad_answers) -> Batch:
+    batch: Batch = pad(answers)
+    return {**batch, "labels": batch["labels"].roll(1, 1)}
+
+
+def group_by_sample(answers: list[grpo.Answer], pad: Any = grpo.pad_answers) -> Batch:
+    """The first answers of all prompts, then the second ones."""
+    batch: Batch = pad([one for start in range(3) for one in answers[start::3]])
+    return batch
+
+
 chat_prompts_are_learned = change_chats(lambda batch, following: following)
 chat_questions_are_learned = change_chats(
     lambda batch, following: following.masked_fill(batch["labels"] != IGNORE, IGNORE)
@@ -886,6 +928,11 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "half of the hidden tokens ignored": PlantedBug("labels", ignore_labels("encoder", lambda numbers: numbers < 0.5)),
     "prompts of a chat are learned": PlantedBug("chat", chat_prompts_are_learned),
     "questions of a chat are learned": PlantedBug("chat", chat_questions_are_learned),
+    "answers that the rule cannot compare": PlantedBug("rewards", lambda s, _: s.prompts(in_words, reward="number")),
+    "sampled answers in another order": PlantedBug("rewards", change_answers(group_by_sample)),
+    "labels of sampled answers are shifted": PlantedBug("rewards", change_answers(shift_labels_of_answers)),
+    "advantages over the whole batch": PlantedBug("rewards", change_advantages(lambda r: r - r.mean())),
+    "advantages with the wrong sign": PlantedBug("rewards", change_advantages(lambda r: r.mean(1, keepdim=True) - r)),
     "labels of a chat begin a token late": PlantedBug("chat", chat_labels_begin_a_token_late),
     "the same batch always": PlantedBug("batches", same_batch_always),
     "sources cut to two tokens": PlantedBug("batches", sources_cut),
@@ -1004,6 +1051,11 @@ def fresh(kind: str, **model: Any) -> Callable[[Subjects], Any]:
 
 
 @contextmanager
+def fresh_prompts(subjects: Subjects) -> Iterator[Subject]:
+    yield subjects.prompts()
+
+
+@contextmanager
 def fresh_chat(subjects: Subjects) -> Iterator[Subject]:
     yield subjects.chat()
 
@@ -1071,6 +1123,7 @@ HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "word tokenizer": corpus_with(lambda number, line: line, "word"),
     "character tokenizer, Japanese": corpus_with(lambda number, line: f"ﾊﾝｶｸ、が　{number} {line}", "character"),
     "conversations": fresh_chat,
+    "prompts": fresh_prompts,
     "trained decoder": trained("decoder"),
     "trained encoder": trained("encoder"),
     "trained translator": trained("encoder-decoder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from chumoku.doctor import run_quick_checks
 from chumoku.errors import ConfigError, CorpusError, DamagedError, UsageError
 from chumoku.models.build import build
 from chumoku.training.datasets import prepare
+from chumoku.training.log import read_metrics
 from chumoku.training.objectives import PreferenceObjective, count_labels
+from chumoku.training.objectives.preference import METHODS
 from chumoku.training.recipe import read_recipe
 from chumoku.training.settings import PreferenceSettings
 from chumoku.weights.open_model import load
@@ -106,6 +109,43 @@ def test_the_reference_has_no_dropout(model: Path, file: Path, tmp_path: Path) -
     assert all(module.training for module in objective.modules())
 
 
+def train_table(method: str, beta: float, **options: float) -> tuple[float, float]:
+    """h and KL(π ‖ π_ref) of a policy over three answers, a table of logits, of which the first is preferred."""
+    settings = PreferenceSettings(method=method, beta=beta, **options)  # type: ignore[arg-type]
+    reference = torch.tensor([0.2, 0.5, 0.3]).log()
+    logits = reference.clone().requires_grad_()
+    optimizer: torch.optim.Optimizer = torch.optim.Adam([logits], lr=0.05)
+    if method == "hinge":  # momentum would carry it beyond the place where its gradient ends
+        optimizer = torch.optim.SGD([logits], lr=0.005 / beta)
+    for _ in range(400):
+        optimizer.zero_grad()
+        ratios = logits.log_softmax(0) - reference
+        METHODS[method](ratios[0] - ratios[1], settings).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    found = logits.detach().log_softmax(0)
+    return float((found - reference) @ torch.tensor([1.0, -1.0, 0.0])), float(found.exp() @ (found - reference))
+
+
+@pytest.mark.parametrize(
+    ("method", "margin", "options"),
+    [
+        ("ipo", lambda beta: 1 / (2 * beta), {}),
+        ("hinge", lambda beta: 1 / beta, {}),
+        ("dpo", lambda beta: math.log(0.8 / 0.2) / beta, {"label_smoothing": 0.2}),
+    ],
+)
+def test_methods_reach_their_margin_and_stay_closer_with_a_larger_beta(
+    method: str, margin: Any, options: dict[str, float]
+) -> None:
+    """Where each loss is smallest. DPO without errors in the labels has no such place: its margin grows forever."""
+    betas = (0.3, 0.7, 1.9)
+    found = [train_table(method, beta, **options) for beta in betas]
+    assert [h for h, _ in found] == pytest.approx([margin(beta) for beta in betas], rel=0.03)
+    distances = [kl for _, kl in found]
+    assert distances == sorted(distances, reverse=True)
+    assert all(one > 1.5 * other for one, other in pairwise(distances))
+
+
 @pytest.mark.parametrize("adapter", [False, True])
 def test_a_resumed_run_is_the_same_run_and_learns(adapter: bool, model: Path, file: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"train": {"keep_checkpoints": 5, "samples": 1}} | ({"lora": ADAPTER} if adapter else {})
@@ -116,6 +156,11 @@ def test_a_resumed_run_is_the_same_run_and_learns(adapter: bool, model: Path, fi
     found = losses(tmp_path / "whole")
     assert found[0] == pytest.approx(math.log(2), abs=1e-6), "before the first step, the model is its reference"
     assert found[-1] < found[0] - 1e-3
+    held_out = [line for line in read_metrics(tmp_path / "whole" / "metrics.jsonl") if "validation_margin" in line]
+    assert [line["step"] for line in held_out] == [0, 5, 7]
+    assert held_out[0]["validation_margin"] == pytest.approx(0, abs=1e-4)
+    assert held_out[-1]["validation_margin"] > 0.01
+    assert held_out[-1]["validation_accuracy"] > 0.9
     half = shutil.copytree(tmp_path / "whole", tmp_path / "half")
     assert (half / "data" / "reference").exists() != adapter
     for later in ("step-00000006", "step-00000007"):

@@ -43,13 +43,14 @@ def test_all_recipes_are_listed() -> None:
     expected |= {"ja-en", "en-ja", "ja-en-teacher"}
     expected |= {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder", "lora", "chat-lora", "dpo-lora"}
     expected |= {"classifier", "tagger", "span-corruption", "distillation"}
-    assert set(NAMES) == expected | {"sentence-encoder"}
+    assert set(NAMES) == expected | {"sentence-encoder", "grpo"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
     there = make_bundle(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
-    needed = "distillation.teacher" if path.stem == "distillation" else "model.init" if "lora" in path.stem else None
+    first = "lora" in path.stem or path.stem == "grpo"
+    needed = "distillation.teacher" if path.stem == "distillation" else "model.init" if first else None
     recipe = load_recipe(path, [f"{needed}={there}"] if needed else [])
     assert 1e-5 < recipe.peak_learning_rate < 0.1
     assert 0 < recipe.lr_schedule(1) <= 1

@@ -31,7 +31,7 @@ def train(
         bool,
         typer.Option(
             "--dry-run",
-            help="Show settings, size, memory, time and, for chats and preferences, a sample; train nothing.",
+            help="Show settings, size, memory, time and, for chats, preferences and prompts, a sample; train nothing.",
         ),
     ] = False,
     unexamined: Annotated[bool, typer.Option("--unexamined", help="Skip the doctor's quick checks.")] = False,

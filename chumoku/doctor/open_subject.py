@@ -32,6 +32,8 @@ from chumoku.data.preference_batches import PreferenceBatches
 from chumoku.data.preferences import read_preferences
 from chumoku.data.prepared import Pairs
 from chumoku.data.prepared_chat import ChatSamples
+from chumoku.data.prompt_batches import PromptBatches
+from chumoku.data.prompts import read_prompts
 from chumoku.data.report import Report
 from chumoku.data.sentence_batches import SentenceBatches
 from chumoku.data.span_corruption import SpanBatches
@@ -94,7 +96,7 @@ def subject_from_recipe(recipe: Recipe, working: Path, notify: Notify) -> Subjec
     if teacher is None:
         return subject
     check_teacher(teacher, data)
-    objective = make_objective(recipe, model, teacher.model, outputs=shared_outputs(teacher))
+    objective = make_objective(recipe, model, teacher=teacher.model, outputs=shared_outputs(teacher))
     return replace(subject, objective=objective)
 
 
@@ -158,6 +160,8 @@ def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tok
         data.source_tokenizer,
         _with_tokens(train),
         _with_tokens(validation),
+        prompts=data.train if isinstance(data.train, PromptBatches) else None,
+        grpo=data.grpo,
         chat=isinstance(train, ChatBatches),
         dropped={} if folder is None else read_dropped(folder / "data"),
         **texts,
@@ -169,13 +173,20 @@ def _with_tokens(batches: Batches) -> Batches:
 
 
 def examined_batches(batches: Batches) -> Batches:
-    """The batches that checks can read: packed pairs one by one, in padded batches; of preferences the chosen chats."""
+    """The batches that checks can read: packed pairs one by one, in padded batches; the chosen chats of preferences;
+    prompts with their right answers.
+    """
     if isinstance(batches, PackedPairBatches):
         return batches.pair_batches
     if isinstance(batches, PreferenceBatches):
-        chosen = batches.pairs.chosen
-        return ChatBatches(chosen, length=int(chosen.tokens.lengths.max()), rows=EXAMINED_ROWS, pad=batches.pad)
+        return _one_by_one(batches.pairs.chosen, batches.pad)
+    if isinstance(batches, PromptBatches):
+        return _one_by_one(batches.prompts.samples)
     return batches
+
+
+def _one_by_one(chats: ChatSamples, pad: int = 0) -> ChatBatches:
+    return ChatBatches(chats, length=int(chats.tokens.lengths.max()), rows=EXAMINED_ROWS, pad=pad)
 
 
 def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subject:
@@ -189,10 +200,11 @@ def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subjec
         corpus = Corpus(as_list(data.files), documents=data.documents, field=data.field)
         lines = (line for document in corpus.documents() for line in document.splitlines())
         return replace(subject, originals={names[0]: list(islice(lines, ORIGINAL_LINES))})
-    if data.kind in ("chat", "preferences"):
+    if data.kind in ("chat", "preferences", "prompts"):
         paths, report = find_files(as_list(data.files)), Report()
-        chats = read_conversations(paths, chat_columns(data), report)
-        found = chats if data.kind == "chat" else read_preferences(paths, report)
+        found: Iterator[Any] = read_conversations(paths, chat_columns(data), report)
+        if data.kind != "chat":
+            found = (read_preferences if data.kind == "preferences" else read_prompts)(paths, report)
         contents = (content for one in found for content in one.contents)
         return replace(subject, originals={names[0]: list(islice(contents, ORIGINAL_LINES))})
     files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else as_list(data.files)
@@ -244,7 +256,7 @@ def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> lis
 
 def read_dropped(folder: Path) -> Mapping[str, int]:
     """How many lines cleaning removed when the corpus was prepared, by reason."""
-    names = ("pairs", "chat", "sentences", "preferences")
+    names = ("pairs", "chat", "sentences", "preferences", "prompts")
     place = next((folder / name for name in names if (folder / name).is_dir()), None)
     if place is None:
         return {}

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from chumoku.data.batches import Batches
 from chumoku.data.pairs import Pair
+from chumoku.data.prompt_batches import PromptBatches
 from chumoku.doctor.finding import Skip
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm
 from chumoku.text import Tokenizer
 from chumoku.training.objectives import ContrastiveObjective, Objective, default_objective
 from chumoku.training.recipe import Recipe
+from chumoku.training.settings import GrpoSettings
 
 Batch = dict[str, Tensor]
 
@@ -37,6 +39,8 @@ class Subject:
     damage: str | None = None  # why the folder could not be opened
     recipe: Recipe | None = None
     objective: Objective | None = None  # the training objective, if it is not the default
+    prompts: PromptBatches | None = None  # with answers that can be checked
+    grpo: GrpoSettings | None = None  # how they are learned
     chat: bool = False  # whether the corpus is conversations, of which only answers have labels
 
     def require_model(self) -> Model:

@@ -21,9 +21,10 @@ def log_metrics(write: Callable[..., Any], *, every: int = 10) -> Callback:
 
     def callback(event: TrainEvent) -> None:
         if event.validation_loss is not None:
-            write({"validation_loss": event.validation_loss}, step=event.step)
+            found = {f"validation_{name}": value for name, value in event.metrics.items()}
+            write({"validation_loss": event.validation_loss, **found}, step=event.step)
         elif event.step % every == 0:
-            values = {"loss": event.loss, "learning_rate": event.learning_rate, "tokens": event.tokens}
+            values = {"loss": event.loss, "learning_rate": event.learning_rate, "tokens": event.tokens, **event.metrics}
             write({name: value for name, value in values.items() if value is not None}, step=event.step)
 
     return callback

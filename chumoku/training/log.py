@@ -92,8 +92,10 @@ class Log:
         except (OSError, SystemExit):  # rich exits when the pipe is closed; training continues
             self._console_closed = True
 
-    def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
-        """Log the metrics of a training step, if it is time to."""
+    def step(
+        self, state: State, *, loss: float, norm: float, rate: float, speed: float, metrics: Mapping[str, float] = {}
+    ) -> None:
+        """Log a training step, if it is time to; `metrics` are those of the objective."""
         now = time.monotonic()
         if state.step % self._every and state.step != self.steps and now - self._last_step_at < LOG_SECONDS:
             return
@@ -102,9 +104,9 @@ class Log:
         # The peak is the matrix product measured at the start, or the fastest step if one was faster.
         self.peak_speed = max(self.peak_speed, speed)
         values |= {"tokens_per_second": speed * self.tokens_a_term, "peak_share": speed / self.peak_speed}
-        self._write({"step": state.step, **values})
-        shown = f"loss {loss:.4f} · {self._describe_speed(speed)} · {values['peak_share']:.0%} of peak"
-        shown += f" · learning rate {rate:.1e}"
+        self._write({"step": state.step, **values, **metrics})
+        speed_text = f"{self._describe_speed(speed)} · {values['peak_share']:.0%} of peak"
+        shown = f"loss {loss:.4f} · {_describe(metrics)}{speed_text} · learning rate {rate:.1e}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
         elif self.console is not None and now - self._last_line_at >= LOG_SECONDS:
@@ -118,10 +120,20 @@ class Log:
         return f"{format_speed(speed * self.tokens_a_term)} tokens/s, {format_speed(speed)} of them learned"
 
     def validation(
-        self, step: int, loss: float, *, bytes_a_token: float | None, best: bool, scores: Mapping[str, float]
+        self,
+        step: int,
+        loss: float,
+        *,
+        bytes_a_token: float | None,
+        best: bool,
+        metrics: Mapping[str, float] = {},
+        scores: Mapping[str, float] = {},
     ) -> None:
-        """Log the validation loss, and other scores by name."""
+        """Log a validation; `metrics` are those of the objective, `scores` those of the model's labels."""
         values, words = {"validation_loss": loss}, [f"validation loss {loss:.4f}"]
+        for name, value in metrics.items():
+            values[f"validation_{name}"] = value
+            words.append(f"{name.replace('_', ' ')} {value:.3f}")
         if self.unit == "tokens":
             values["perplexity"] = math.exp(min(loss, 700.0))
             words.append(f"perplexity {values['perplexity']:,.2f}")
@@ -144,6 +156,10 @@ class Log:
         if self._tensorboard is not None:
             for key in values.keys() - {"step"}:
                 self._tensorboard.add_scalar(key, values[key], int(values["step"]))
+
+
+def _describe(metrics: Mapping[str, float]) -> str:
+    return "".join(f"{name.replace('_', ' ')} {value:.3f} · " for name, value in metrics.items())
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

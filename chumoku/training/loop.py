@@ -2,6 +2,7 @@
 
     g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, max_grad_norm / |g|),   w ← optimizer(w, g, lr)
 
+An objective may take several such updates with the batches of one step, for example with answers that it generated.
 The batches and the random numbers of dropout depend only on (seed, step). So a run that is interrupted and resumed from
 its last checkpoint takes the same steps as an uninterrupted one.
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -51,6 +52,7 @@ class TrainEvent:
     validation_loss: float | None = None
     learning_rate: float | None = None
     tokens: int = 0  # labels of this step
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the objective, such as the mean reward
 
 
 Callback = Callable[[TrainEvent], object]
@@ -97,7 +99,8 @@ class Run:
     def train(self) -> str:
         """Train until the last step, until patience runs out, or until a signal; returns which, as text."""
         with self.interrupt:
-            if self.validation_due:  # interrupted before this step was validated
+            if (self.state.step == 0 and self.objective.validate_first) or self.validation_due:
+                # The latter: interrupted before this step was validated.
                 self.validate()
             self.fetch_first()
             while self.next_batches is not None:
@@ -165,32 +168,39 @@ class Run:
     def train_step(self, batches: list[Batch], tokens: int) -> bool:
         """Take one step; returns False, with nothing changed, if a signal came before it was complete."""
         began, step = time.perf_counter(), self.begin_step(tokens)
-        total = self.sum_gradients(batches, tokens)
-        if total is None:
-            self.restore_buffers(step.buffers)
-            return False
-        measured = self.update_weights(total, step.rate)
+        prepared: Iterable[Batch] = self.objective.step_batches(batches, self.module, self.world)
+        if self.objective.updates > 1:
+            prepared = list(prepared)
+        for update in range(self.objective.updates):
+            total = self.sum_gradients(prepared, len(batches), tokens, may_stop=update == 0)
+            if total is None:
+                self.restore_buffers(step.buffers)
+                return False
+            measured = self.update_weights(total, step.rate)
         self.fetch_next()
         numbers = measured.tolist()  # waits for the GPU
         self.end_step(step, batches, numbers, seconds=time.perf_counter() - began)
         return True
 
     def begin_step(self, tokens: int) -> Step:
-        """Seed the random numbers of the next step, and clear the gradients."""
+        """Seed the random numbers of the next step."""
         number = self.state.step + 1
         torch.manual_seed(int(random_numbers(1, self.recipe.train.seed, number, self.world.rank)[0]) >> 1)
         self.objective.train()
-        self.optimizer.zero_grad()
+        self.objective.metrics.clear()
         rate = self.recipe.peak_learning_rate * self.recipe.lr_schedule(number)
         return Step(number, rate, tokens, [buffer.clone() for buffer in self.model.buffers()])
 
-    def sum_gradients(self, batches: list[Batch], tokens: int) -> Tensor | None:
-        """Compute the gradients and return the summed loss of the batches; None if a signal came."""
+    def sum_gradients(
+        self, batches: Iterable[Batch], count: int, tokens: int, *, may_stop: bool = True
+    ) -> Tensor | None:
+        """Compute the gradients of `count` batches and return their summed loss; None if a signal came before."""
+        self.optimizer.zero_grad()
         total = torch.zeros((), device=self.world.device)
-        for number, batch in enumerate(self.objective.step_batches(batches, self.module, self.world)):
-            if self.interrupted and self.world.size == 1:
+        for number, batch in enumerate(batches):
+            if may_stop and self.interrupted and self.world.size == 1:
                 return None
-            with gradient_sync(self.module, now=number == len(batches) - 1):
+            with gradient_sync(self.module, now=number == count - 1):
                 batch_loss = self.module(batch)
                 (batch_loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
             total += batch_loss.detach()
@@ -209,6 +219,7 @@ class Run:
         that is not finite."""
         state, (total_loss, norm, skipped) = self.state, numbers
         (total_loss,) = self.world.sum(total_loss)
+        metrics = self.objective.metrics.take(self.world)
         state.step, state.tokens = step.number, state.tokens + step.tokens
         if not skipped:
             self.average.update()
@@ -221,8 +232,10 @@ class Run:
                 self.restore_buffers(step.buffers)
         state.seconds += seconds
         loss = total_loss / max(1, step.tokens)
-        self.log.step(state, loss=loss, norm=norm, rate=step.rate, speed=step.tokens / seconds)
-        self.notify(TrainEvent(step.number, self.model, loss=loss, learning_rate=step.rate, tokens=step.tokens))
+        self.log.step(state, loss=loss, norm=norm, rate=step.rate, speed=step.tokens / seconds, metrics=metrics)
+        self.notify(
+            TrainEvent(step.number, self.model, loss=loss, learning_rate=step.rate, tokens=step.tokens, metrics=metrics)
+        )
 
     def notify(self, event: TrainEvent) -> None:
         for callback in self.callbacks if self.world.main else ():
@@ -249,6 +262,7 @@ class Run:
 
     def validate(self) -> None:
         """Compute the validation loss, and save the weights if they are the best so far."""
+        self.objective.metrics.clear()
         with self.evaluator.eval_mode():
             loss = self.evaluator.loss(stop=lambda: self.world.sum(self.interrupted)[0] > 0)
             if loss is not None:
@@ -256,19 +270,19 @@ class Run:
 
     def end_validation(self, loss: float) -> None:
         """Report this validation loss, and save the weights if it is the lowest so far; in eval mode."""
-        state = self.state
+        state, metrics = self.state, self.objective.metrics.take(self.world)
         state.judged = state.step
         best = math.isfinite(loss) and (state.best is None or loss < state.best)
         state.waited = 0 if best else state.waited + 1
-        scores = self.scores()
-        self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best, scores=scores)
+        bytes_a_token, scores = self.data.bytes_a_token, self.scores()
+        self.log.validation(state.step, loss, bytes_a_token=bytes_a_token, best=best, metrics=metrics, scores=scores)
         if best:
             self.check_finite()
             if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/
                 state.best = loss
         for line in self.samples():
             self.log.info(line)
-        self.notify(TrainEvent(state.step, self.model, validation_loss=loss))
+        self.notify(TrainEvent(state.step, self.model, validation_loss=loss, metrics=metrics))
 
     def save(self, *, final: bool = False) -> None:
         state = self.state

@@ -34,6 +34,7 @@ from chumoku.training.checkpoint import disk_needed
 from chumoku.training.data_files import find_data_files
 from chumoku.training.datasets.chat import first_sample
 from chumoku.training.datasets.preferences import first_pair
+from chumoku.training.datasets.prompts import first_answers
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.line_check import MOST_BYTES, check_lines
 from chumoku.training.log import format_speed, measure_matmul_flops, synchronize
@@ -96,7 +97,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
 
 def _sample(recipe: Recipe) -> str | None:
     """A conversation as the model gets it, with the learned part marked; None for other kinds of data."""
-    show_first = {"chat": first_sample, "preferences": first_pair}.get(recipe.data.kind)
+    show_first = {"chat": first_sample, "preferences": first_pair, "prompts": first_answers}.get(recipe.data.kind)
     if show_first is None:
         return None
     return show_first(recipe, None if recipe.init is None else load(recipe.init))
@@ -106,6 +107,9 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     if recipe.data.kind in ("text", "chat", "preferences"):
         sides = 2 if recipe.data.kind == "preferences" else 1
         return sides * recipe.train.batch_size, recipe.train.sequence_length or config.context
+    if recipe.grpo is not None:
+        rows = recipe.train.batch_size * recipe.grpo.samples
+        return rows, recipe.train.sequence_length or config.context
     if recipe.data.kind == "sentences":
         sides = len(recipe.data.columns or (0, 1))
         return sides * recipe.train.batch_size, min(PAIR_LENGTH, recipe.train.sequence_length or config.context)
@@ -232,7 +236,8 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         + f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second "
         f"on {found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
         f"{pluralize(recipe.train.steps, 'step')} ({_timing_source(found)}"
-        f"{', without torch.compile' if recipe.train.compile else ''}).\n"
+        f"{', without torch.compile' if recipe.train.compile else ''}"
+        f"{', without the time to generate answers' if recipe.grpo is not None else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"

@@ -1,6 +1,7 @@
 """A recipe: all settings of a run in one TOML file.
 
-    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]  [contrastive]  [preference]  [distillation]
+    [model]  [tokenizer]  [data]  [train]  [optimizer]  [schedule]  [lora]  [contrastive]  [preference]
+    [grpo]  [distillation]
 
 The keys of [model] are those of `ModelConfig`, or `preset` and the keys that differ from it; `vocabulary` defaults to
 the tokenizer's size. `init` instead names a model to start from, of any supported format, with its own config and
@@ -44,6 +45,7 @@ from chumoku.training.settings import (
     ContrastiveSettings,
     DataSettings,
     DistillationSettings,
+    GrpoSettings,
     OptimizerSettings,
     PreferenceSettings,
     ScheduleSettings,
@@ -67,10 +69,12 @@ TABLES: dict[str, type[Settings]] = {
     "contrastive": ContrastiveSettings,
     "lora": AdapterSettings,
     "preference": PreferenceSettings,
+    "grpo": GrpoSettings,
     "distillation": DistillationSettings,
 }
-OPTIONAL_TABLES = frozenset({"contrastive", "lora", "preference", "distillation"})
-DATA_TABLES = {"sentences": "contrastive", "preferences": "preference"}  # data.kind → the table that it always has
+OPTIONAL_TABLES = frozenset({"contrastive", "lora", "preference", "grpo", "distillation"})
+# data.kind → the table that it always has
+DATA_TABLES = {"sentences": "contrastive", "preferences": "preference", "prompts": "grpo"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class Recipe:
     contrastive: ContrastiveSettings | None = None  # of sentences; None for other data
     lora: AdapterSettings | None = None  # None if there is no [lora] table
     preference: PreferenceSettings | None = None  # None unless data.kind is preferences
+    grpo: GrpoSettings | None = None  # None unless data.kind is prompts
     distillation: DistillationSettings | None = None
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chumoku.training.recipe import Recipe
 
 DATA_KINDS = {  # by the kind of model; "own" fits all
-    "decoder": ("text", "chat", "preferences", "labels", "tags"),
+    "decoder": ("text", "chat", "preferences", "prompts", "labels", "tags"),
     "encoder": ("text", "sentences", "labels", "tags"),
     "encoder-decoder": ("pairs", "embedded", "text"),
 }
@@ -53,8 +53,26 @@ def _find_data_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Problem
         yield Problem("contrastive", "this table is for data.kind = 'sentences'; leave it out.")
     if recipe.preference is not None and data.kind != "preferences":
         yield Problem("preference", "this table is for data.kind = 'preferences'.")
+    if recipe.grpo is not None:
+        yield from _find_prompt_problems(recipe)
     if data.separate_documents and config.kind == "encoder-decoder" and data.kind == "text":
         yield Problem("data.separate_documents", "span corruption has no separate documents; leave this key out.")
+
+
+def _find_prompt_problems(recipe: Recipe) -> Iterator[Problem]:
+    """Problems of [grpo], whose answers are generated in float32 between the steps."""
+    train = recipe.train
+    if recipe.data.kind != "prompts":
+        yield Problem("grpo", "this table is for data.kind = 'prompts'.")
+    elif recipe.init is None:
+        yield Problem("model", "prompts need a model that already answers some of them: name it with model.init.")
+    for key, wrong, way_out in (
+        ("precision", train.precision != "float32", "answers are generated in float32; leave this key out."),
+        ("compile", train.compile, "the generation of answers is not compiled; leave this key out."),
+        ("parallel", train.parallel == "fsdp", "every process generates with the full model; choose ddp."),
+    ):
+        if wrong:
+            yield Problem(f"train.{key}", way_out)
 
 
 def _find_sentence_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Problem]:

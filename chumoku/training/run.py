@@ -283,10 +283,10 @@ def build_run(
     if examine is not None:  # before the model is wrapped
         examine(data, model)
     if teacher is None:
-        objective = make_objective(recipe, model)
+        objective = make_objective(recipe, model, data.tokenizer)
     else:
         check_teacher(teacher, data)
-        objective = make_objective(recipe, model, teacher.model, outputs=shared_outputs(teacher))
+        objective = make_objective(recipe, model, teacher=teacher.model, outputs=shared_outputs(teacher))
     module = wrap(objective, settings, world)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
@@ -409,6 +409,7 @@ def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]
         "train": {key: train.get(key) for key in train_keys} | ({"packing": True} if recipe.train.packing else {}),
         "optimizer": {"kind": recipe.optimizer.kind},
         **({} if recipe.preference is None else {"preference": settings_to_dict(recipe.preference)}),
+        **({} if recipe.grpo is None else {"grpo": settings_to_dict(recipe.grpo)}),
         **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),
     }
 

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from chumoku.data.batches import IGNORE, PairBatches
 from chumoku.data.chat_batches import ChatBatches
 from chumoku.data.preference_batches import PreferenceBatches
+from chumoku.data.prompt_batches import PromptBatches, unpad
+from chumoku.data.prompts import end_token
 from chumoku.data.sentence_batches import SentenceBatches
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import hypotheses
@@ -57,7 +59,10 @@ def _translations(model: EncoderDecoderModel, data: TrainingData, count: int) ->
 
 
 def _continuations(model: DecoderModel, data: TrainingData, count: int) -> list[str]:
-    if isinstance(data.validation, ChatBatches | PreferenceBatches):
+    if isinstance(data.validation, PromptBatches):
+        rows = unpad(data.validation.batch(0, 0)["prompts"][:count])
+        outputs = generate(model, rows, max_new_tokens=NEW, temperature=0.0, end=end_token(data.tokenizer))
+    elif isinstance(data.validation, ChatBatches | PreferenceBatches):
         rows, ends = _questions(data.validation, count)
         outputs = generate(model, rows, max_new_tokens=NEW, temperature=0.0, end=ends)
     else:

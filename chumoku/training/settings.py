@@ -46,7 +46,9 @@ class DataSettings(Settings):
     """[data]: the training and validation text."""
 
     # own: batches that are passed to chumoku.train
-    kind: Literal["text", "pairs", "embedded", "chat", "preferences", "sentences", "labels", "tags", "own"] = "text"
+    kind: Literal[
+        "text", "pairs", "embedded", "chat", "preferences", "prompts", "sentences", "labels", "tags", "own"
+    ] = "text"
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     prepared: str | None = None  # text and pairs: a folder that `chumoku prepare` wrote, instead of files
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
@@ -88,7 +90,7 @@ class DataSettings(Settings):
         """The share of the data used for validation."""
         if self.validation_share is not None:
             return self.validation_share
-        return 0.1 if self.kind in ("text", "chat", "preferences", *LABEL_HEADS) else 0.01
+        return 0.1 if self.kind in ("text", "chat", "preferences", "prompts", *LABEL_HEADS) else 0.01
 
 
 class TrainSettings(Settings):
@@ -231,9 +233,29 @@ class PreferenceSettings(Settings):
     RULES = (Rule(("label_smoothing", "method"), lambda c: _only_for_dpo(c)),)
 
 
+class GrpoSettings(Settings):
+    """[grpo]: how a model learns from its own answers (`training.objectives.grpo`, `training.rewards`)."""
+
+    reward: Literal["exact", "number", "words"] = "exact"  # the rule that compares an answer with the right one
+    method: Literal["grpo", "dr_grpo"] = "dr_grpo"
+    samples: Annotated[int, Field(ge=2, le=1024)] = 8  # answers for each prompt, which are compared with each other
+    max_new_tokens: Annotated[int, Field(ge=1, le=1 << 16)] = 64  # an answer that does not end within this gets 0
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
+    updates: Annotated[int, Field(ge=1, le=100)] = 1  # weight updates with the same answers
+    clip: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2  # how far an update may change a probability, as a share
+    beta: Annotated[float, Field(ge=0.0, le=1e3)] = 0.04  # larger: closer to the reference model; 0: no reference
+
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("num_generations", "group", "group_size"), "samples"),
+        "num_iterations": "updates",
+        "max_completion_length": "max_new_tokens",
+        "epsilon": "clip",
+    }
+
+
 def as_list(files: Files | None) -> list[str]:
-    """The file names of a key that accepts one name or a list."""
-    return [files] if isinstance(files, str) else list(files or [])
+    """The file names of a key that accepts one name or a list; an empty name means none."""
+    return [files] if files and isinstance(files, str) else list(files or [])
 
 
 def columns_of(data: DataSettings) -> tuple[str | int, str | int]:

@@ -12,6 +12,7 @@ from chumoku.training.datasets.chat import prepare_chat_data
 from chumoku.training.datasets.labels import prepare_labeled_data
 from chumoku.training.datasets.pairs import prepare_pair_data
 from chumoku.training.datasets.preferences import prepare_preference_data
+from chumoku.training.datasets.prompts import prepare_prompt_data
 from chumoku.training.datasets.sentences import prepare_sentence_data
 from chumoku.training.datasets.text import prepare_text_data
 from chumoku.training.datasets.training_data import TrainingData
@@ -29,6 +30,7 @@ PREPARE = {  # by data.kind
     "labels": prepare_labeled_data,
     "tags": prepare_labeled_data,
     "preferences": prepare_preference_data,
+    "prompts": prepare_prompt_data,
 }
 
 

@@ -14,6 +14,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.text import Tokenizer, load
 from chumoku.text.progress import Progress
 from chumoku.training.recipe import Recipe
+from chumoku.training.settings import GrpoSettings
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class TrainingData:
     notes: tuple[str, ...] = ()  # sentences about the data that the run prints
     unit: str = "tokens"  # what the loss is a mean over
     tokens_a_term: float = 1.0  # tokens that the model reads for one of them
+    grpo: GrpoSettings | None = None  # of prompts
 
 
 def load_or_train_tokenizer(

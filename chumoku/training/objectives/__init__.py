@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from chumoku.config import settings_to_dict
 from chumoku.models.model import Model
+from chumoku.text.tokenizer import Tokenizer
 from chumoku.training.objectives.classification import Classification
 from chumoku.training.objectives.contrastive import ContrastiveObjective
 from chumoku.training.objectives.distillation import Distillation
+from chumoku.training.objectives.grpo import GrpoObjective
 from chumoku.training.objectives.preference import PreferenceObjective
 from chumoku.training.objectives.token_prediction import Objective, count_labels, forward, token_loss
 
@@ -23,6 +25,7 @@ __all__ = [
     "Classification",
     "ContrastiveObjective",
     "Distillation",
+    "GrpoObjective",
     "Objective",
     "PreferenceObjective",
     "count_labels",
@@ -33,8 +36,15 @@ __all__ = [
 ]
 
 
-def make_objective(recipe: Recipe, model: Model, teacher: Model | None = None, *, outputs: int = 0) -> Objective:
-    """The objective of a recipe; with a teacher, distillation of its first `outputs` logits."""
+def make_objective(
+    recipe: Recipe, model: Model, tokenizer: Tokenizer | None = None, *, teacher: Model | None = None, outputs: int = 0
+) -> Objective:
+    """The objective of a recipe; with a teacher, distillation of its first `outputs` logits.
+
+    tokenizer    of the objectives that generate text
+    """
+    if recipe.grpo is not None and tokenizer is not None:
+        return GrpoObjective(model, recipe.grpo, tokenizer)
     if recipe.preference is not None:
         return PreferenceObjective(model, recipe.preference)
     routers = {key: getattr(recipe.train, key) for key in ("balance_loss", "router_z_loss")}

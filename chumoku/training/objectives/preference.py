@@ -8,20 +8,25 @@
 The sum over pairs is divided once, by the pairs of all batches and processes of a step. The reference of an adapter is
 the model without it, so there is no second model. When all weights are trained, the reference's log-probabilities come
 with the batch: they were computed before the first step.
+
+Beside the loss, a run logs means over pairs:
+    margin      h, by how much training prefers the chosen answer
+    accuracy    1 if h > 0, 0 if h < 0; before the first step h is 0, which counts as a half
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from chumoku import lora
 from chumoku.data.batches import IGNORE
 from chumoku.models.model import Model
+from chumoku.training.metrics import Metrics
+from chumoku.training.objectives.answer_logprobs import eval_mode, label_logprobs
 from chumoku.training.objectives.token_prediction import Objective
 from chumoku.training.settings import PreferenceSettings
 
@@ -45,9 +50,7 @@ METHODS: dict[str, Callable[[Tensor, PreferenceSettings], Tensor]] = {"dpo": dpo
 def answer_logprobs(model: Model, batch: dict[str, Tensor]) -> Tensor:
     """log π of both answers of each pair, [P, 2], in float32."""
     tokens, labels = (batch[name].flatten(0, 1) for name in ("tokens", "labels"))
-    logits = model(tokens).logits.float()  # causal attention never sees the padding, which is on the right
-    losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE, reduction="none")
-    return -losses.view_as(labels).sum(1).view(-1, 2)
+    return label_logprobs(model, tokens, labels).sum(1).view(-1, 2)
 
 
 class PreferenceObjective(Objective):
@@ -56,13 +59,16 @@ class PreferenceObjective(Objective):
     def __init__(self, model: Model, settings: PreferenceSettings) -> None:
         super().__init__(model)
         self.settings = settings
+        self.metrics, self.validate_first = Metrics("margin", "accuracy"), True
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         reference = batch["reference"] if "reference" in batch else self.reference(batch)
         ratios = answer_logprobs(self.model, batch) - reference
         if self.settings.method == "ipo":
             ratios = ratios / (batch["labels"] != IGNORE).sum(-1)
-        losses = METHODS[self.settings.method](ratios[:, 0] - ratios[:, 1], self.settings)
+        h = ratios[:, 0] - ratios[:, 1]
+        self.metrics.add(len(h), margin=h.sum(), accuracy=((h.sign() + 1) / 2).sum())
+        losses = METHODS[self.settings.method](h, self.settings)
         return (losses * batch["terms"]).sum()
 
     @torch.no_grad()
@@ -70,15 +76,3 @@ class PreferenceObjective(Objective):
         """The log-probabilities of the model without its adapter and without dropout."""
         with lora.without_adapter(self.model), eval_mode(self.model):
             return answer_logprobs(self.model, batch)
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model in eval mode inside the block."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

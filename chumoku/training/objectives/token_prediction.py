@@ -22,6 +22,7 @@ from chumoku.models.model import Model, Output
 from chumoku.nn import masks
 from chumoku.nn.gpu_kernels import has_kernels
 from chumoku.nn.plain import plain_formulas
+from chumoku.training.metrics import Metrics
 
 if TYPE_CHECKING:
     from chumoku.training.distributed import World
@@ -63,6 +64,9 @@ class Objective(nn.Module):
         self.model, self.label_smoothing = model, label_smoothing
         self.balance_loss, self.router_z_loss = balance_loss, router_z_loss
         self.token_loss = token_loss
+        self.metrics = Metrics()
+        self.updates = 1  # weight updates of a step
+        self.validate_first = False  # whether a run validates before its first step
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         output = forward(self.model, batch)
