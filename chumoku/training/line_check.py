@@ -9,6 +9,7 @@ from chumoku.data.corpus import Corpus
 from chumoku.data.labeled import read_examples
 from chumoku.data.pairs import Cleaning, read_pairs
 from chumoku.data.preferences import Preference, read_preferences
+from chumoku.data.prompts import Prompt, read_prompts
 from chumoku.data.report import Report
 from chumoku.data.sentences import read_sentences
 from chumoku.data.text_files import find_files
@@ -34,15 +35,15 @@ def check_lines(data: DataSettings) -> Report | None:
         return read_sentences(files, columns=tuple(data.columns or (0, 1)), languages=languages_of(data))[1]
     if data.kind == "chat":
         return _count(files, lambda paths, report: read_conversations(paths, chat_columns(data), report))
-    if data.kind == "preferences":
-        return _count(files, read_preferences)
+    if data.kind in ("preferences", "prompts"):
+        return _count(files, read_preferences if data.kind == "preferences" else read_prompts)
     corpus = Corpus(files, documents=data.documents, field=data.field)
     for _ in corpus.pieces():
         pass
     return corpus.report
 
 
-def _count(files: list[str], read: Callable[..., Iterable[Conversation | Preference]]) -> Report:
+def _count(files: list[str], read: Callable[..., Iterable[Conversation | Preference | Prompt]]) -> Report:
     paths = find_files(files)
     report = Report(files=[str(path) for path in paths])
     for one in read(paths, report):

@@ -8,6 +8,7 @@ COMMANDS = {  # data.kind → command
     **dict.fromkeys(("pairs", "embedded"), 'translate {} "A sentence."'),
     **dict.fromkeys(("chat", "preferences"), "chat {}"),
     **dict.fromkeys(("labels", "tags"), 'classify {} "A sentence."'),
+    "prompts": 'generate {} "A prompt"',
     "sentences": 'embed {} "A sentence." "Another one."',
 }
 TEXT_COMMANDS = {"decoder": 'generate {} "Once upon a time"', "encoder": 'embed {} "A sentence." "Another one."'}
