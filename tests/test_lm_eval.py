@@ -198,8 +198,13 @@ def test_all_arguments_go_to_the_harness(ask: Ask, harness: Any, monkeypatch: py
     main = ModuleType("lm_eval.__main__")
     main.cli_evaluate = lambda: print(*sys.argv)
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", main)
-    words = ["--model", "chumoku", "--model_args", "path=a,precision=int8", "--help"]
-    assert ask("lm-eval", *words).out == f"lm_eval {' '.join(words)}\n"
+    for words in (
+        ["--model", "chumoku", "--model_args", "path=a,precision=int8", "--help"],
+        ["-M", "chumoku", "-a", "path=a", "-t", "b,c", "-L", "0.5", "-f5", "-b", "auto:4", "-s", "-wx", "-v", "DEBUG"],
+        ["run", "--tasks=b", "--limit=3", "--include_path", "x:y", "--seed", "0,1,2,3", "--metadata={}", "-h"],
+        ["ls", "tasks"],
+    ):
+        assert ask("lm-eval", *words).out == f"lm_eval {' '.join(words)}\n"
 
 
 def test_help_of_the_command() -> None:
