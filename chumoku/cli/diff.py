@@ -125,7 +125,12 @@ def show(found: ModelDiff) -> None:
     print()
     for words in answer(found):
         print(words.en)
-    for rows in (measure_rows(found), change_rows(found), head_rows(found), block_rows(found, narrow=True)):
+    for rows in (
+        measure_rows(found),
+        change_rows(found, narrow=True),
+        head_rows(found),
+        block_rows(found, narrow=True),
+    ):
         if rows is not None:
             _print_table(rows)
 

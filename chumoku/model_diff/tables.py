@@ -106,15 +106,16 @@ def head_rows(diff: ModelDiff, most: int = 10) -> Rows | None:
     return Rows(Words("Heads that changed most", "変化の大きいヘッド"), heads, cells)
 
 
-def change_rows(diff: ModelDiff) -> Rows | None:
-    """The outputs that changed most."""
+def change_rows(diff: ModelDiff, *, narrow: bool = False) -> Rows | None:
+    """The outputs that changed most; if `narrow`, a token and the text around it share a column."""
     if not diff.changed:
         return None
     first, number = diff.changed[0], Words("text", "番号")
     if isinstance(first, ChangedToken):
         title = Words("Tokens that changed most", "変化の大きいトークン")
-        heads = [Words("before", "前の文"), Words("token", "トークン"), Words("after", "後の文"), _same("log P, A")]
-        heads += [_same("log P, B"), Words("A expects", "A の予測"), Words("B expects", "B の予測")]
+        heads = [Words("before", "前の文"), Words("token", "トークン"), Words("after", "後の文")]
+        heads = [Words("[token] in its text", "文中の [トークン]")] if narrow else heads
+        heads += [_same("log P, A"), _same("log P, B"), Words("A expects", "A の予測"), Words("B expects", "B の予測")]
     elif isinstance(first, ChangedTranslation):
         title = Words("Translations that changed most", "変化の大きい翻訳")
         heads = [Words("source", "原文"), Words("reference", "参照訳"), *map(_same, ("A", "B", "chrF, A", "chrF, B"))]
@@ -122,13 +123,15 @@ def change_rows(diff: ModelDiff) -> Rows | None:
         title = Words("Neighbors that changed most", "変化の大きい近傍")
         heads = [Words("query", "検索文"), Words("nearest in A", "A で最も近い文書")]
         heads += [Words("nearest in B", "B で最も近い文書"), *map(_same, ("cos, A", "cos, B"))]
-    return Rows(title, (number, *heads), [_change_cells(one) for one in diff.changed])
+    return Rows(title, (number, *heads), [_change_cells(one, narrow=narrow) for one in diff.changed])
 
 
-def _change_cells(one: Change) -> tuple[str, ...]:
+def _change_cells(one: Change, *, narrow: bool) -> tuple[str, ...]:
     if isinstance(one, ChangedToken):
+        around = (f"{one.before}[{one.token}]{one.after}".replace("\n", " "),)
+        text = around if narrow else (one.before, one.token, one.after)
         chances = (f"{one.logprob_a:.2f}".replace("-", "−"), f"{one.logprob_b:.2f}".replace("-", "−"))
-        return (str(one.text), one.before, one.token, one.after, *chances, one.expected_a, one.expected_b)
+        return (str(one.text), *text, *chances, one.expected_a, one.expected_b)
     if isinstance(one, ChangedTranslation):
         texts = (one.source, one.reference, one.translation_a, one.translation_b)
         return (str(one.text), *texts, f"{one.chrf_a:.1f}", f"{one.chrf_b:.1f}")
