@@ -224,7 +224,7 @@ def test_a_run_that_diverges_does_not_touch_the_others(corpora: Path, tmp_path: 
 def test_compiled_runs_are_the_same(corpora: Path, tmp_path: Path) -> None:
     found = {}
     for compiled in (False, True):
-        changes = {"train": {"steps": 3, "log_every": 1, "compile": compiled}}
+        changes = {"train": {"steps": 7, "log_every": 1, "compile": compiled}}
         group = recipes(corpora, tmp_path / str(compiled), **changes)[:2]
         train_together(group, data_folder=tmp_path / "data")
         found[compiled] = [loss for one in group for _, loss in metrics(Path(one.train.out))]
