@@ -111,9 +111,9 @@ def _inside(inside: Inside) -> Words:
     head = heads.patterns.index(pattern)
     return Words(
         f"The weights of {part.en} changed most, by {block.weights:.2%}. The attention pattern that changed most is "
-        f"that of head {head} of {heads.address}: {pattern:.3f} of total variation.",
+        f"that of head {head} of {heads.address}: {pattern:.2g} of total variation.",
         f"重みの変化が最も大きいのは {part.ja} で、{block.weights:.2%} です。アテンションの変化が最も大きいのは "
-        f"{heads.address} のヘッド {head} で、全変動距離は {pattern:.3f} です。",
+        f"{heads.address} のヘッド {head} で、全変動距離は {pattern:.2g} です。",
     )
 
 

@@ -96,7 +96,7 @@ def head_rows(diff: ModelDiff, most: int = 10) -> Rows | None:
     ]
     every.sort(key=lambda each: -each[0])
     cells: list[tuple[Cell, ...]] = [
-        (f"{address}, {head}", f"{pattern:.4f}", f"{weights:.3%}") for pattern, weights, address, head in every[:most]
+        (f"{address}, {head}", f"{pattern:.3g}", f"{weights:.3%}") for pattern, weights, address, head in every[:most]
     ]
     heads = (
         Words("head", "ヘッド"),
