@@ -50,7 +50,7 @@ from chumoku.weights.open_model import load, read_model_config
 TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
 TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
 LONGEST = 4.0  # seconds; a longer sample is estimated instead
-PAIR_LENGTH = 24  # assumed tokens per sentence
+PAIR_LENGTH = 24  # assumed tokens per sentence or prompt
 TEXT_LENGTH = 64  # assumed tokens of a text with a label
 
 
@@ -108,8 +108,8 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
         sides = 2 if recipe.data.kind == "preferences" else 1
         return sides * recipe.train.batch_size, recipe.train.sequence_length or config.context
     if recipe.grpo is not None:
-        rows = recipe.train.batch_size * recipe.grpo.samples
-        return rows, recipe.train.sequence_length or config.context
+        rows, length = recipe.train.batch_size * recipe.grpo.samples, PAIR_LENGTH + recipe.grpo.max_new_tokens
+        return rows, min(length, recipe.train.sequence_length or config.context)
     if recipe.data.kind == "sentences":
         sides = len(recipe.data.columns or (0, 1))
         return sides * recipe.train.batch_size, min(PAIR_LENGTH, recipe.train.sequence_length or config.context)
