@@ -21,6 +21,7 @@ from chumoku.compare.results import Comparison
 from chumoku.compare.tables import TerminalTable, arm_rows, pair_rows
 from chumoku.compare.verdicts import Decision, decide
 from chumoku.evaluation.paired import PairedInterval
+from chumoku.probe.bilingual import Words
 
 BASE = [3.01, 2.97, 3.05, 2.99, 3.02]
 NOISE = [0.3, -1.1, 0.7, 1.3, -0.9]
@@ -141,7 +142,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 def test_the_page_opens_from_disk_and_hostile_names_stay_text(tmp_path: Path, browser: Any) -> None:
     comparison = table({HOSTILE: BASE, "model.position=b": shifted(0.05)})
-    comparison = dataclasses.replace(comparison, notes=("<b>One rate</b> was at the edge of the search.",))
+    comparison = dataclasses.replace(comparison, notes=(Words("<b>One rate</b> was `high`.", "<b>率</b>は `high`。"),))
     url = write_page(comparison, decide(comparison, planned_seeds=5), tmp_path / "page.html").as_uri()
     with monitored_page(browser, viewport={"width": 1280, "height": 997}) as (page, log):
         page.goto(url)
@@ -154,7 +155,8 @@ def test_the_page_opens_from_disk_and_hostile_names_stay_text(tmp_path: Path, br
             assert ("優れています" in shown) == (language == "ja")
             assert "train.steps 500 → 431" in shown
             assert '<img/src="x">' in shown
-            assert "<b>One rate</b> was at the edge" in shown
+            assert ("<b>One rate</b> was high." in shown) == (language == "en")
+            assert page.locator("li code").first.inner_text() == "high", "backticks of prose become code"
         assert page.locator("img").count() == 2
         assert log.messages == []
         assert log.requests == [url]

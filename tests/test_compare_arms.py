@@ -16,6 +16,7 @@ from chumoku.compare.metrics import METRICS, choose_test_files, score_model
 from chumoku.compare.rates import EXTENSIONS, search_rates
 from chumoku.compare.results import RunResult
 from chumoku.errors import ConfigError, UsageError
+from chumoku.probe.bilingual import Words
 from chumoku.training.recipe import Recipe, read_recipe
 
 MODEL = {"kind": "decoder", "width": 44, "layers": 3, "heads": 2, "context": 17, "vocabulary": 257}
@@ -123,7 +124,7 @@ def test_impossible_adjustments_are_refused() -> None:
         choose_adjust("flop", None)  # type: ignore[arg-type]
 
 
-def search(values: dict[float, float | None], count: int = 3) -> tuple[float, str | None, list[float]]:
+def search(values: dict[float, float | None], count: int = 3) -> tuple[float, Words | None, list[float]]:
     """The rate found for an arm whose runs have these values, the note, and the rates tried."""
     tried: list[float] = []
 
@@ -141,7 +142,7 @@ def test_the_learning_rate_search_extends_an_edge() -> None:
     rate, note, tried = search({rate: rate for rate in (0.02, 0.01, 0.005, 0.0025, 0.00125, 0.000625)})
     assert (rate, len(tried)) == (0.000625, 3 + EXTENSIONS)
     assert note is not None
-    assert "at the edge" in note
+    assert "at the edge" in note.en
 
 
 def test_rates_that_diverge_are_worst() -> None:
@@ -149,7 +150,7 @@ def test_rates_that_diverge_are_worst() -> None:
     rate, note, tried = search({})
     assert (rate, len(tried)) == (min(tried), 3 + EXTENSIONS)
     assert note is not None
-    assert "diverged" in note
+    assert "diverged" in note.en
 
 
 class StandInModel:

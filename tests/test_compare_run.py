@@ -223,7 +223,7 @@ def test_a_budget_ends_the_rounds(finished: tuple[Path, Comparison], recipe: dic
     assert found.seconds == pytest.approx(first)
     assert len(found.notes) == 1  # that learning rates were not searched
     again = compare(recipe, POSITIONS, finished[0], options=dataclasses.replace(OPTIONS, seeds=2))
-    assert "with --seeds 3 before" in again.notes[0]
+    assert "with --seeds 3 before" in again.notes[0].en
 
 
 def plan_of(recipe: dict[str, Any], choices: list[str], out: Path) -> Plan:
@@ -234,8 +234,8 @@ def plan_of(recipe: dict[str, Any], choices: list[str], out: Path) -> Plan:
 def test_a_plan_notes_what_makes_arms_hard_to_compare(recipe: dict[str, Any], tmp_path: Path) -> None:
     tables = {**recipe, "train": {**recipe["train"], "patience": 3, "validation_batches": 2}}
     plan = plan_of(tables, ["model.context=13,19"], tmp_path)
-    assert [note.split()[0] for note in plan.notes] == ["train.patience", "train.validation_batches", "The"]
-    assert "validated on different batches" in plan.notes[2]
+    assert [note.en.split()[0] for note in plan.notes] == ["train.patience", "train.validation_batches", "The"]
+    assert "validated on different batches" in plan.notes[2].en
     assert "patience" not in plan.job(plan.arms[0], rate=0.01, seed=0).recipe["train"]
     assert not plan_of(recipe, ["train.label_smoothing=0.1,0", "model.layers=1,2"], tmp_path).notes
 
@@ -278,8 +278,11 @@ def test_wrong_options_are_refused(recipe: dict[str, Any], tmp_path: Path) -> No
         compare(recipe, ["train.steps=5,7"], tmp_path)
     with pytest.raises(UsageError, match="different tokenizers"):
         compare(recipe, ["tokenizer.kind=character,byte"], tmp_path)
+    with pytest.raises(UsageError, match=r"model\.width cannot be compared with --adjust width"):
+        compare(recipe, ["model.width=22,44"], tmp_path, adjust="width")
     with pytest.raises(UsageError, match="choose local, ray or slurm"):
-        compare(recipe, POSITIONS, tmp_path, launcher="cloud")
+        compare(recipe, POSITIONS, tmp_path / "new", launcher="cloud")
+    assert not (tmp_path / "new").exists(), "refused before anything is written"
 
 
 def test_the_command_answers_and_refuses(

@@ -120,7 +120,7 @@ def show(found: Compared, folder: Path, console: Console, *, as_json: bool) -> N
         console.print(TerminalTable(rows))
         console.print()
     for note in found.comparison.notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(note.en, markup=False, highlight=False, soft_wrap=True)
     for sentence in answer(*found):
         console.print(sentence.en, markup=False, highlight=False, soft_wrap=True)
     console.print(f"The page: {page}", markup=False, highlight=False, soft_wrap=True)

@@ -22,7 +22,7 @@ MAX_PROCESSES = 4096
 
 def describe_plan(plan: Plan) -> list[str]:
     """A line for each arm: its size, its cost and what was adjusted."""
-    lines = list(plan.notes)
+    lines = [note.en for note in plan.notes]
     for arm in plan.arms:
         cost = arm.adjusted.cost
         changed = "; ".join(arm.adjusted.words) or "nothing adjusted"

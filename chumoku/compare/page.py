@@ -21,7 +21,7 @@ from chumoku.evaluation.sequential import FIRST_LOOK, LAST_SHARE
 from chumoku.probe.bilingual import BASE_CSS, Words, bilingual, language_switch, render_bilingual_page
 
 EQUAL = {
-    "flops": Words("FLOPs of training", "学習の FLOPs"),
+    "flops": Words("FLOPs of training", "学習の計算量(FLOPs)"),
     "parameters": Words("parameters", "パラメータ数"),
     "tokens": Words("training tokens", "学習トークン数"),
     "seconds": Words("seconds of training", "学習の秒数"),
@@ -126,7 +126,7 @@ def _adjustments(comparison: Comparison) -> str:
         texts = (names[arm.name], adjusted, " ".join(arm.overrides))
         rows.append(tuple(Words(text, text) if text else nothing for text in texts))
     title = Words("What was adjusted for equal cost", "コストをそろえるために調整したもの")
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in comparison.notes)
+    notes = "".join(f"<li>{bilingual(note)}</li>" for note in comparison.notes)
     return _table(Rows(title, heads, tuple(rows)), "arms wide") + (f"<ul>{notes}</ul>\n" if notes else "")
 
 

@@ -23,6 +23,7 @@ from chumoku.compare.jobs import Job
 from chumoku.compare.request import Request
 from chumoku.compare.step_times import read_or_measure
 from chumoku.errors import UsageError
+from chumoku.probe.bilingual import Words
 from chumoku.text.progress import Progress
 from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.distributed import choose_device
@@ -32,8 +33,10 @@ from chumoku.weights.open_model import load
 
 REFERENCE = "recipe"
 IGNORED = {  # keys of [train] that a comparison leaves out
-    "patience": "a run that stops early would have another cost",
-    "validation_batches": "the validation loss is that of all validation data",
+    "patience": Words("a run that stops early would have another cost", "途中で終わると、かかるコストが変わるためです"),
+    "validation_batches": Words(
+        "the validation loss is that of all validation data", "検証損失は検証データ全体の値です"
+    ),
 }
 QUIET = {"samples": 0, "tensorboard": False}  # outputs of a run that nobody looks at
 
@@ -62,7 +65,7 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     metric: str
     test_files: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Words, ...]
 
     def job(self, arm: PlannedArm, *, rate: float, seed: int, share: float = 1.0) -> Job:
         """The job that trains an arm; `share` is that of its steps."""
@@ -101,9 +104,12 @@ def make_plan(request: Request, folder: Path, *, remote: bool, progress: Progres
     return Plan(tuple(arms), request.metric, request.test_files, notes)
 
 
-def _ignored_keys(recipes: Any) -> list[str]:
+def _ignored_keys(recipes: Any) -> list[Words]:
     given = [key for key in IGNORED if any(getattr(one.train, key) is not None for one in recipes)]
-    return [f"train.{key} is ignored: {IGNORED[key]}." for key in given]
+    return [
+        Words(f"train.{key} is ignored: {IGNORED[key].en}.", f"train.{key} は使いません。{IGNORED[key].ja}。")
+        for key in given
+    ]
 
 
 def _comparable(recipe: Recipe, *, remote: bool) -> Recipe:
@@ -140,7 +146,7 @@ def _data_name(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _compare_validation(arms: Sequence[PlannedArm], metric: str) -> list[str]:
+def _compare_validation(arms: Sequence[PlannedArm], metric: str) -> list[Words]:
     """Notes about arms with different validation data; UsageError if their losses mean different things."""
     if metric != "loss":
         return []
@@ -151,7 +157,12 @@ def _compare_validation(arms: Sequence[PlannedArm], metric: str) -> list[str]:
         )
     settings = {_validation_key(arm): arm.prepared.data for arm in arms}
     if len(settings) > 1 and len({_hash_validation(data) for data in settings.values()}) > 1:
-        return ["The arms are validated on different batches (lengths, rows or files differ); compare with care."]
+        return [
+            Words(
+                "The arms are validated on different batches (lengths, rows or files differ); compare with care.",
+                "選択肢によって検証のバッチ(長さ、行数、ファイル)が異なります。比較には注意してください。",
+            )
+        ]
     return []
 
 

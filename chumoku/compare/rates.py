@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chumoku.compare.results import Metric, RunResult
+from chumoku.probe.bilingual import Words
 
 FACTOR = 2.0  # between neighboring rates
 EXTENSIONS = 3  # most rates that are added at the edges
@@ -54,16 +55,22 @@ class Search:
         sign = 1 if metric.lower_is_better else -1
         return min(finite, key=lambda exponent: sign * finite[exponent])
 
-    def note(self, arm: str, metric: Metric) -> str | None:
+    def note(self, arm: str, metric: Metric) -> Words | None:
         """A sentence if the best rate is at the edge of those tried, or if no run was finite."""
         if self.count == 1:
             return None
-        tried = f"{self.rate(min(self.values)):g} to {self.rate(max(self.values)):g}"
+        low, high = (f"{self.rate(find(self.values)):g}" for find in (min, max))
         if all(value is None for value in self.values.values()):
-            return f"{arm}: every learning rate from {tried} diverged in the search; the lowest is used."
+            return Words(
+                f"{arm}: every learning rate from {low} to {high} diverged in the search; the lowest is used.",
+                f"{arm}: 探索では {low} から {high} までの学習率すべてで発散したので、最小の値を使います。",
+            )
         best = self.best(metric)
         if best in (min(self.values), max(self.values)):
-            return f"{arm}: the best learning rate, {self.rate(best):g}, is at the edge of those tried ({tried})."
+            return Words(
+                f"{arm}: the best learning rate, {self.rate(best):g}, is at the edge of those tried ({low} to {high}).",
+                f"{arm}: 最良の学習率 {self.rate(best):g} は、試した範囲({low} から {high})の端です。",
+            )
         return None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.compare.arms import Choices, read_arms, read_reference
-from chumoku.compare.equal_cost import Adjust, Equal, choose_adjust
+from chumoku.compare.equal_cost import SIZE_KEYS, Adjust, Equal, choose_adjust
 from chumoku.compare.metrics import choose_test_files
 from chumoku.errors import UsageError
 from chumoku.training.recipe import Recipe
@@ -70,6 +70,9 @@ def check_request(
     recipes = read_arms(recipe, choices)
     if by == "steps" and len({one.train.steps for one in recipes.values()}) > 1:
         raise UsageError(f"train.steps cannot be compared with --equal {equal}, which decides the steps of each arm.")
+    key = SIZE_KEYS.get(by)
+    if key is not None and len({getattr(one.config(), key) for one in recipes.values()}) > 1:
+        raise UsageError(f"model.{key} cannot be compared with --adjust {by}, which decides it for each arm.")
     _check_losses(recipes, metric)
     files = choose_test_files(metric, next(iter(recipes.values())), test_files)
     name = str(recipe) if isinstance(recipe, (str, Path)) else "recipe"

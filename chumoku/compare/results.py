@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chumoku.probe.bilingual import Words
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -57,4 +59,4 @@ class Comparison:
     dropped: dict[str, int]  # arms that were stopped early, with the number of seeds they had then
     seconds: float  # of computation spent, learning-rate search included
     stopped: str  # why it ended: "decided", "budget", "seeds"
-    notes: tuple[str, ...] = ()  # sentences about the runs: ignored keys, learning rates at the edge of the search
+    notes: tuple[Words, ...] = ()  # sentences about the runs: ignored keys, learning rates at the edge of the search

@@ -24,6 +24,7 @@ from chumoku.compare.results import Arm, Comparison, RunResult
 from chumoku.compare.verdicts import decide
 from chumoku.errors import pluralize
 from chumoku.evaluation.sequential import FIRST_LOOK
+from chumoku.probe.bilingual import Words
 
 SEARCH_SEEDS = 1_000_000  # seeds of the learning-rate search start this much above those of the verdict
 
@@ -43,7 +44,7 @@ class Rounds:
     results: dict[str, list[RunResult]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     expected: dict[str, float] = field(default_factory=dict)  # seconds of a run of each arm, by the search
-    notes: list[str] = field(default_factory=list)
+    notes: list[Words] = field(default_factory=list)
 
     def compare(self) -> Comparison:
         """Search the learning rates, then add seeds round by round until all is decided or the budget is spent."""
@@ -55,7 +56,12 @@ class Rounds:
             more = min(max(self.seeds_per_round, FIRST_LOOK - done), planned - done)
             if not self.fits_budget(active, more):
                 if not done:
-                    self.notes.append(f"The budget is not enough for the first {pluralize(more, 'seed')} of every arm.")
+                    self.notes.append(
+                        Words(
+                            f"The budget is not enough for the first {pluralize(more, 'seed')} of every arm.",
+                            f"予算が足りず、どの選択肢も最初の {more} シードを学習できません。",
+                        )
+                    )
                 return self.table("budget")
             self.add_seeds(active, done, more)
             done += more
@@ -87,7 +93,12 @@ class Rounds:
         count = 1 if sets_learning_rate(self.plan) else self.options.rates
         centers = {name: arm.adjusted.recipe.peak_learning_rate for name, arm in by_name.items()}
         if count == 1:
-            self.notes.append("Learning rates were not searched: each arm has that of its recipe.")
+            self.notes.append(
+                Words(
+                    "Learning rates were not searched: each arm has that of its recipe.",
+                    "学習率は探索していません。どの選択肢もレシピの値です。",
+                )
+            )
             self.arms = {name: make_arm(arm, centers[name]) for name, arm in by_name.items()}
             return
         share, seed = self.options.search_steps, self.base_seed(by_name) + SEARCH_SEEDS
@@ -100,10 +111,13 @@ class Rounds:
             return results
 
         self.notes.append(
-            f"Search of the learning rate: {count} rates for each arm, a factor of {FACTOR:g} apart, on seed {seed}, "
-            f"for {share:.0%} of the steps."
+            Words(
+                f"Search of the learning rate: {count} rates for each arm, a factor of {FACTOR:g} apart, on seed "
+                f"{seed}, for {share:.0%} of the steps.",
+                f"学習率の探索: 選択肢ごとに {FACTOR:g} 倍間隔で {count} 個、シード {seed}、ステップ数の {share:.0%}。",
+            )
         )
-        self.report.info(self.notes[-1])
+        self.report.info(self.notes[-1].en)
         for name, search in search_rates(centers, count, metric, run).items():
             rate = search.rate(search.best(metric))
             tried = ", ".join(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from rich.console import Console
 
@@ -32,6 +32,7 @@ from chumoku.compare.slurm import SlurmArrays
 from chumoku.compare.together import Together
 from chumoku.compare.verdicts import Decision, decide
 from chumoku.errors import UsageError
+from chumoku.probe.bilingual import Words
 from chumoku.safe_files import read_json
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.plan import format_duration
@@ -93,6 +94,8 @@ def run_comparison(
     console: Console | None = None,
 ) -> Compared:
     """Train what a checked request needs, and decide."""
+    if launcher not in get_args(LauncherName):
+        raise UsageError(f"--launcher {launcher} is unknown; choose local, ray or slurm.")
     count = choose_processes(processes)
     with ExitStack() as stack:
         stack.enter_context(lock_folder(folder, option="--out"))
@@ -116,7 +119,7 @@ def run_comparison(
         return Compared(found, decide(found, planned_seeds=options.seeds, confidence=options.confidence))
 
 
-def note_changed_seeds(folder: Path, plan: Plan, seeds: int) -> list[str]:
+def note_changed_seeds(folder: Path, plan: Plan, seeds: int) -> list[Words]:
     """A sentence if the same arms were compared here with another number of seeds: verdicts assume that it is fixed."""
     arms = [(arm.name, arm.overrides, arm.prepared.hash) for arm in plan.arms]
     key = hashlib.sha256(json.dumps([arms, plan.metric, plan.test_files]).encode()).hexdigest()[:32]
@@ -127,8 +130,12 @@ def note_changed_seeds(folder: Path, plan: Plan, seeds: int) -> list[str]:
     if first == seeds:
         return []
     return [
-        f"These arms were compared with --seeds {first} before. If its answer was seen, {seeds} seeds no longer keep "
-        "the promised confidence."
+        Words(
+            f"These arms were compared with --seeds {first} before. If its answer was seen, {seeds} seeds no longer "
+            "keep the promised confidence.",
+            f"同じ選択肢を前に --seeds {first} で比較しています。その答えを見た後では、{seeds} シードでの信頼度は"
+            "保証されません。",
+        )
     ]
 
 
@@ -137,8 +144,6 @@ def make_launcher(name: LauncherName, folder: Path, plan: Plan, processes: int) 
         return RayTasks(folder, gpu=str(plan.arms[0].adjusted.recipe.train.device).startswith("cuda"))
     if name == "slurm":
         return SlurmArrays(folder)
-    if name != "local":
-        raise UsageError(f"--launcher {name} is unknown; choose local, ray or slurm.")
     if str(plan.arms[0].adjusted.recipe.train.device).startswith("cuda"):
         return Together(folder)
     return InTurn(folder) if processes == 1 else Processes(folder, processes)

@@ -7,6 +7,7 @@ everything but its own style and embedded images.
 from __future__ import annotations
 
 import html
+import re
 from typing import NamedTuple
 
 from chumoku.probe.csp import csp_hash
@@ -22,10 +23,14 @@ class Words(NamedTuple):
 
 
 def bilingual(words: Words) -> str:
-    """A text in both languages as HTML, escaped; CSS shows one of them. Equal texts are shown once."""
+    """A text in both languages as HTML, escaped; CSS shows one of them. Equal texts are shown once.
+
+    In texts that differ, which are prose, a command in `backticks` becomes code; equal ones may be a model's output.
+    """
     if words.en == words.ja:
         return html.escape(words.en)
-    return f'<span lang="ja">{html.escape(words.ja)}</span><span lang="en">{html.escape(words.en)}</span>'
+    ja, en = (re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text)) for text in (words.ja, words.en))
+    return f'<span lang="ja">{ja}</span><span lang="en">{en}</span>'
 
 
 def language_switch() -> str:
