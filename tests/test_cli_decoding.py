@@ -33,6 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_bundle(folder / "chat_tokenizer", "decoder", chat_tokenizer(), context=4096, width=64, heads=2)
     make_bundle(folder / "endless", "decoder", chat_tokenizer(marks=()), context=4096)
     make_bundle(folder / "encoder", "encoder")
+    (folder / "text.txt").write_text("one two three\n")
     return folder
 
 

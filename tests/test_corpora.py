@@ -321,8 +321,8 @@ BROKEN: dict[str, Make] = {
     r"exists and is not a prepared corpus: it contains thesis.txt. Choose another folder; nothing was changed": beside(
         "thesis.txt", "years of work", prepared
     ),
-    r"windows of 1000, but a batch needs 7. Use a shorter context, a smaller batch or more text": lambda d: (
-        WindowBatches(prepared(d / "shards", "猫が好きだ\n" * 50), length=1000, rows=7)
+    r"windows of 1000, but a batch needs 7. Lower train.sequence_length or train.batch_size": lambda d: WindowBatches(
+        prepared(d / "shards", "猫が好きだ\n" * 50), length=1000, rows=7
     ),
     r"The longest pair has \d+ tokens, but a batch may have 3": pair_longer_than_a_batch,
 }

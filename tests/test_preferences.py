@@ -237,7 +237,7 @@ def test_refusals(model: Path, file: Path, tmp_path: Path, ask: Ask) -> None:
     with pytest.raises(ConfigError, match="this key is for method = 'dpo'"):
         read_recipe(recipe_for(model, file, tmp_path, preference={"method": "ipo", "label_smoothing": 0.1}))
     (tmp_path / "a.tsv").write_text("a\tb\tc\n", "utf-8")
-    with pytest.raises(CorpusError, match="is not JSONL; preferences are records with prompt, chosen and rejected"):
+    with pytest.raises(CorpusError, match="Write preferences as records with prompt, chosen and rejected"):
         prepare(read_recipe(recipe_for(model, tmp_path / "a.tsv", tmp_path)), load(model))
     other = write_records(tmp_path / "b.jsonl", [{"prompt": "a", "chosen": "b"}])
     words = ["train", "dpo-lora", f"model.init={model}", f"data.files={other}", "train.sequence_length=131"]

@@ -77,7 +77,7 @@ class WindowBatches:
         if self._windows < rows:
             raise CorpusError(
                 f"{shards.folder} has {last - first:,} tokens in this part: {max(0, self._windows)} windows of "
-                f"{length}, but a batch needs {rows}. Use a shorter context, a smaller batch or more text."
+                f"{length}, but a batch needs {rows}. Lower train.sequence_length or train.batch_size, or add text."
             )
         self.shards, self.length, self.rows, self.seed, self.documents = shards, length, rows, seed, documents
         self._offset = first
@@ -174,7 +174,9 @@ class PairBatches:
         if target_roles.begin is None or target_roles.end is None:
             raise UsageError("The target tokenizer needs begin and end tokens, but has none.")
         if not len(pairs):
-            raise CorpusError("There are no pairs in this part. Give more text, or a larger share of it.")
+            raise CorpusError(
+                "There are no pairs in this part. Give more pairs (similar ones count as one), or a larger share."
+            )
         self.pairs, self.seed, self.tokens = pairs, seed, tokens
         self._begin, self._end, self._source_end = target_roles.begin, target_roles.end, source_roles.end
         self.source_pad, self.target_pad = source_roles.pad or 0, target_roles.pad or 0
@@ -183,7 +185,7 @@ class PairBatches:
         longest = int(np.maximum(self.source_lengths, self.target_lengths).max())
         if longest > tokens:
             raise CorpusError(
-                f"The longest pair has {longest} tokens, but a batch may have {tokens}. Allow more tokens per batch, "
+                f"The longest pair has {longest} tokens, but a batch may have {tokens}. Raise train.batch_tokens, "
                 "or drop long pairs when preparing."
             )
         self._ranks = self._rank_lengths()

@@ -171,7 +171,7 @@ def _find_columns(name: str, header: list[str], columns: Columns | None) -> list
     names = [cell.strip() for cell in header]
     if all(isinstance(column, int) or column.isdecimal() for column in wanted):
         if min(map(int, wanted)) < 0:
-            raise UsageError(f"Columns of {name} are numbered from 0.")
+            raise UsageError(f"Columns of {name} are numbered from 0, not {min(map(int, wanted))}.")
         return None
     if all(column in names for column in wanted):
         return [names.index(str(column)) for column in wanted]

@@ -66,7 +66,9 @@ def read_preferences(paths: Sequence[Path], report: Report) -> Iterator[Preferen
     for path in paths:
         for name, suffix, stream in open_members(path):
             if suffix not in JSON_SUFFIXES:
-                raise CorpusError(f"{name} is not JSONL; preferences are records with prompt, chosen and rejected.")
+                raise CorpusError(
+                    f"{name} is not JSONL (.jsonl). Write preferences as records with prompt, chosen and rejected."
+                )
             for number, record in json_lines(name, stream, report):
                 missing = next((key for key in SIDES if key not in record), None)
                 if number == 1 and missing is not None:
