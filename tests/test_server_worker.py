@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import torch
 from bundles import chat_tokenizer, make_bundle
 from commands import show_help
 from serving import Serving, serve_in_process, serving, until, wait_until_idle
@@ -26,9 +28,11 @@ from chumoku.decoding import beam
 from chumoku.decoding.beam_rules import Rules
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import MissingExtraError, UsageError
+from chumoku.models.config import RotarySettings
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.models import name_models, pick_name
 from chumoku.server.security.limits import Limits
+from chumoku.server.state import ServerState
 from chumoku.server.worker import adjust_chunk
 
 LIMITS = Limits(rows=3, queue=5)
@@ -341,6 +345,33 @@ def test_command_checks_options_before_loading(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[serve\]'"):
         command.require_modules("fastapi", "uvicorn")
+
+
+def test_the_context_decides_the_frequencies_of_longrope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in generate: only if it is given, and at most the model's own. Other models are only limited."""
+    factors = {"short_factors": [1.0, 1.3], "long_factors": [1.7, 5.0]}
+    rotary = RotarySettings(scaling="longrope", factor=3.0, original=4099, **factors)
+    models: dict[str, dict[str, Any]] = {
+        "phi": {"position": "rotary", "rotary": rotary, "context": 4999},
+        "gpt": {"position": "learned"},
+    }
+    paths = [str(make_bundle(tmp_path / name, "decoder", chat_tokenizer(), **keys)) for name, keys in models.items()]
+    states: list[ServerState] = []
+
+    def keep(state: ServerState, listening: socket.socket) -> None:
+        listening.close()
+        states.append(state)
+
+    monkeypatch.setattr("chumoku.server.run.serve", keep)
+    ids = torch.randint(250, (2, 13), generator=torch.Generator().manual_seed(1))
+    for given, contexts in ((None, (4096, 4999, 61)), (17, (17, 17, 17)), (5003, (4999, 4999, 61))):
+        words = [] if given is None else ["--context", str(given)]
+        result = CliRunner().invoke(app, ["serve", *paths, "--port", "0", *words])
+        assert result.exit_code == 0, result.output
+        phi, gpt = (states[-1].models[name] for name in ("phi", "gpt"))
+        assert (phi.capacity, phi.pipeline.config.context, gpt.capacity) == contexts
+        expected = chumoku.load(paths[0], context=contexts[1]).model(ids).logits
+        assert torch.equal(phi.pipeline.model(ids).logits, expected)
 
 
 def test_help_lists_every_limit_and_loads_nothing() -> None:

@@ -32,6 +32,7 @@ Key = Annotated[str | None, typer.Option(envvar="CHUMOKU_API_KEY", help="Key req
 
 
 def serve(
+    command_line: typer.Context,
     models: Annotated[
         list[str] | None,
         typer.Argument(metavar="MODEL…", help=f"Any model: {KNOWN}; NAME=PATH names it; default: all shipped models."),
@@ -58,12 +59,15 @@ def serve(
     from chumoku.server.run import serve as run_server
     from chumoku.server.state import ServerState
 
+    # Without the option, models with longrope have the frequencies that the other commands use by default.
+    source = command_line.get_parameter_source("context")
+    context = server_limits.context if source is not None and source.name == "COMMANDLINE" else None
     adapters = adapter or []
     name_models(models, adapters)  # report invalid names before loading anything
     listening_socket = bind_socket(host, port)
     runs = runs or (RUNS if RUNS.is_dir() else None)
     state = ServerState(
-        open_models(models, server_limits, adapters=adapters, device=device, precision=precision),
+        open_models(models, server_limits, adapters=adapters, device=device, precision=precision, context=context),
         server_limits,
         key=api_key,
         hosts=allowed_hosts(host, host_name or []),

@@ -22,7 +22,12 @@ def limit_context(model: Model, context: int) -> None:
             stack.context, stack.rotary = context, make_rotary(model.config)
 
 
+def limit_longrope(model: Model, context: int) -> None:
+    """Limit a model with longrope to this context, which decides its frequencies; leave other models as they are."""
+    if model.config.rotary.scaling == "longrope":
+        limit_context(model, min(model.config.context, context))
+
+
 def use_short_factors(model: Model) -> None:
     """Limit a model with longrope to its original length, up to which transformers has the short factors."""
-    if model.config.rotary.scaling == "longrope":
-        limit_context(model, min(model.config.context, model.config.rotary.original))
+    limit_longrope(model, model.config.rotary.original)

@@ -24,6 +24,7 @@ from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.model_path import resolve_run
 from chumoku.models.generation_config import RANGES
+from chumoku.models.limit_context import limit_longrope
 from chumoku.models.model import DecoderModel, Model
 from chumoku.nn.lora import Adapter
 from chumoku.pipeline import Pipeline, load
@@ -207,15 +208,19 @@ def open_models(
     adapters: Sequence[str] = (),
     device: str = "cpu",
     precision: str | None = None,
+    context: int | None = None,
 ) -> dict[str, ServedModel]:
     """Load all models into memory, independent of their files; they share one lock and compute in turn.
 
     adapters    LoRA adapters as PATH or NAME=PATH, if there is only one model
+    context     decides the frequencies of models with longrope; by default their own context does
     """
     names, lock = name_models(given, adapters), FairLock()
     paths, models = list(names.items()), {}
     for name, path in paths[: len(given)]:
         pipeline = load(path, device=device, precision=precision, in_memory=True)
+        if context is not None:
+            limit_longrope(pipeline.model, context)
         own = {adapter: open_adapter(pipeline.model, folder) for adapter, folder in paths[len(given) :]}
         models[name] = ServedModel(name, pipeline, limits, lock, examples_for(path), own)
     return models

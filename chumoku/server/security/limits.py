@@ -20,7 +20,13 @@ class Limits:
     body: int = _limit(2_000_000, "Maximum size of a request body, in bytes.", 1_000, 1 << 28)
     queue: int = _limit(64, "Maximum number of texts waiting for a model; then 429 with Retry-After.", 0, 4096)
     rows: int = _limit(32, "Maximum number of texts a model generates at once.", 1, 1024)
-    context: int = _limit(4096, "Maximum number of tokens of prompt and text, if the model allows more.", 1, 1 << 20)
+    context: int = _limit(
+        4096,
+        "Maximum number of tokens of prompt and text, if the model allows more. If given, it decides the frequencies "
+        "of models with longrope, as in generate.",
+        1,
+        1 << 20,
+    )
     memory: float = _limit(8.0, "Maximum gigabytes of key-value cache per model; reduces rows if needed.", 0.01, 4096)
     n: int = _limit(16, "Maximum number of texts for one prompt.", 1, 128)
     texts: int = _limit(64, "Maximum number of texts in one request (prompts times n).", 1, 1024)

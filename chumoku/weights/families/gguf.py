@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from chumoku.errors import UsageError
@@ -87,6 +88,7 @@ ARCHITECTURES = {one.name: one for one in (LLAMA, GPT2, QWEN2, QWEN3, PHI3, OLMO
 
 def find_architecture(config: ModelConfig) -> GgufArchitecture:
     """The llama.cpp architecture that can express this model; if none can, an error says why."""
+    config = _without_unused_window(config)
     found = {
         name: find_unsupported(f"llama.cpp's {name}", one.supported, config) for name, one in ARCHITECTURES.items()
     }
@@ -96,3 +98,9 @@ def find_architecture(config: ModelConfig) -> GgufArchitecture:
             f"llama.cpp has no model like this. Its {nearest} is the nearest, except for {'; '.join(found[nearest])}."
         )
     return ARCHITECTURES[nearest]
+
+
+def _without_unused_window(config: ModelConfig) -> ModelConfig:
+    """The config without a window as long as the context, which Phi-3 with longrope and Phi-4 have."""
+    used = config.full_attention_every is not None or (config.attention_window or 0) < config.context
+    return config if used else replace(config, attention_window=None, rotary=replace(config.rotary, local_base=None))

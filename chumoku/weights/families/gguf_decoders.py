@@ -12,7 +12,15 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.weights.families import gemma, llama, olmo2, phi3, qwen, smollm3
 from chumoku.weights.families.family import Supported, Values, read_number
-from chumoku.weights.families.gguf_fields import GgufArchitecture, read_decoder, write_decoder
+from chumoku.weights.families.gguf_fields import (
+    ATTENTION_FACTOR,
+    LONGROPE_FACTORS,
+    ROTATED,
+    GgufArchitecture,
+    read_decoder,
+    rope_factors,
+    write_decoder,
+)
 from chumoku.weights.families.table import Row, Source
 
 WINDOW = "attention.sliding_window"
@@ -44,11 +52,28 @@ OLMO2 = make_architecture(
 
 def read_phi3(values: Values, source: Source) -> ModelConfig:
     window = read_number(values, f"phi3.{WINDOW}", 0) or None
-    return read_decoder(values, source, "phi3", allowed=(WINDOW,), attention_window=window)
+    longrope = any(tensor in source.shapes for tensor in LONGROPE_FACTORS.values())
+    allowed = (WINDOW, ROTATED, *([ATTENTION_FACTOR] if longrope else []))
+    return read_decoder(values, source, "phi3", allowed=allowed, attention_window=window)
 
 
-PHI3 = make_architecture("phi3", {**phi3.PHI3.supported, "head_width": (None,)})._replace(
-    read=read_phi3, rows=lambda config: llama.joined_rows(config, llama.GGUF)
+def write_phi3(config: ModelConfig) -> dict[str, Any]:
+    return {**write_decoder(config, "phi3"), f"phi3.{WINDOW}": config.attention_window or 0}
+
+
+PHI3 = GgufArchitecture(
+    "phi3",
+    read_phi3,
+    write_phi3,
+    lambda config: llama.joined_rows(config, llama.GGUF),
+    {
+        **phi3.PHI3.supported,
+        **NO_WINDOW,
+        "head_width": (None,),
+        "rotary.scaling": ("none", "linear", "yarn", "longrope"),
+    },
+    {r"rope_factors_(short|long)\.weight": "the divisors of longrope, which are part of the config"},
+    extra_tensors=rope_factors,
 )
 SMOLLM3 = make_architecture(
     "smollm3",

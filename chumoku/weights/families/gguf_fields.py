@@ -3,11 +3,12 @@
     general.architecture = "llama"     llama.block_count, llama.embedding_length, llama.attention.head_count …
 
 Llama 3's position scaling is stored as a tensor of factors, one per frequency; it is recognized by computing the same
-factors.
+factors. Longrope (Phi-3 and Phi-4) is stored as two tensors of divisors, without a rope.scaling.type.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,10 +23,12 @@ from chumoku.weights.families.family import Supported, Values, read_number
 from chumoku.weights.families.table import Row, Source
 
 ROPE_FACTORS = "rope_freqs.weight"
+LONGROPE_FACTORS = {"short_factors": "rope_factors_short.weight", "long_factors": "rope_factors_long.weight"}
+ATTENTION_FACTOR, ROTATED = "rope.scaling.attn_factor", "rope.dimension_count"
 LLAMA3 = {"low": 1.0, "high": 4.0, "original": 8192}  # for Llama 3.1 and 3.2; the factor is the tensor's maximum
 CHUMOKU_PREFIX = "chumoku.rotary"  # fields for other values; llama.cpp ignores them
 REQUIRED_VALUES = {
-    **{"expert_count": 0, "attention.causal": True, "rope.scaling.attn_factor": 1.0, "attention.scale": 0.0},
+    **{"expert_count": 0, "attention.causal": True, ATTENTION_FACTOR: 1.0, "attention.scale": 0.0},
     **{"attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "attention.sliding_window": 0, "logit_scale": 0.0},
     **{"use_parallel_residual": False, "embedding_scale": 0.0, "residual_scale": 0.0},
 }
@@ -54,7 +57,7 @@ def read_decoder(
     """
     width, heads = (read_number(values, f"{name}.{key}") for key in ("embedding_length", "attention.head_count"))
     head_width = read_number(values, f"{name}.attention.key_length", width // max(1, heads))
-    widths = dict.fromkeys(("rope.dimension_count", "attention.value_length"), head_width)
+    widths = dict.fromkeys((ROTATED, "attention.value_length"), head_width)
     for key, required in {**REQUIRED_VALUES, **widths}.items():
         if key not in allowed and values.get(f"{name}.{key}", required) != required:
             raise UsageError(f"{source.path} has {name}.{key} = {str(values[f'{name}.{key}'])[:40]}: not supported.")
@@ -91,10 +94,17 @@ def vocabulary_size(source: Source) -> int:
 
 def _read_rotary(values: Values, source: Source, name: str, *, head_width: int) -> dict[str, Any]:
     rotary: dict[str, Any] = {"base": read_number(values, f"{name}.rope.freq_base", 10000.0)}
+    rotated = read_number(values, f"{name}.{ROTATED}", head_width)
+    if rotated != head_width:
+        rotary["share"] = rotated / max(1, head_width)
     old_key = f"{name}.rope.scale_linear"
     older = 1 / read_number(values, old_key, 1.0) if values.get(old_key) else 1.0
     factor = read_number(values, f"{name}.rope.scaling.factor", 1 / older)
     kind = values.get(f"{name}.rope.scaling.type", "linear")
+    if any(tensor in source.shapes for tensor in LONGROPE_FACTORS.values()):
+        if kind not in ("none", "linear", "longrope") or (kind != "none" and factor not in (0.0, 1.0)):
+            raise UsageError(f"{source.path} scales rotary positions by longrope and by '{str(kind)[:40]}' at once.")
+        return {**rotary, **_read_longrope(values, source, name, pairs=rotated // 2)}
     if kind == "yarn" and factor > 1:
         context = read_number(values, f"{name}.context_length", 2048)
         original = read_number(values, f"{name}.rope.scaling.original_context_length", context)
@@ -119,6 +129,27 @@ def _read_rotary(values: Values, source: Source, name: str, *, head_width: int) 
     raise UsageError(f"{source.path} scales rotary positions by factors ({ROPE_FACTORS}) that are not Llama 3's.")
 
 
+def _read_longrope(values: Values, source: Source, name: str, *, pairs: int) -> dict[str, Any]:
+    for tensor in LONGROPE_FACTORS.values():
+        if source.shapes.get(tensor) != (pairs,):
+            found = f"has shape {list(source.shapes[tensor])}" if tensor in source.shapes else "is missing"
+            raise UsageError(
+                f"{source.path}: {tensor} {found}; longrope needs {pairs} factors, one for each frequency."
+            )
+    context = read_number(values, f"{name}.context_length", 2048)
+    original = read_number(values, f"{name}.rope.scaling.original_context_length", context)
+    factor = max(1.0, read_number(values, f"{CHUMOKU_PREFIX}.factor", context / max(1, original)))
+    attention = read_number(values, f"{name}.{ATTENTION_FACTOR}", 1.0)
+    default = RotaryScaling("longrope", factor, original=max(2, original)).magnitude
+    return {
+        "scaling": "longrope",
+        "factor": factor,
+        "original": original,
+        **{key: source.read(tensor).float().tolist() for key, tensor in LONGROPE_FACTORS.items()},
+        **({} if math.isclose(attention, default, rel_tol=1e-6) else {"attention_factor": attention}),
+    }
+
+
 def _rope_factors(rotary: RotarySettings, head_width: int) -> Tensor:
     """The factor by which Llama 3's scaling divides each frequency."""
     unscaled = frequencies(head_width, base=rotary.base, dtype=torch.float64)
@@ -136,18 +167,23 @@ def write_decoder(config: ModelConfig, name: str) -> dict[str, Any]:
         "attention.head_count": config.heads,
         "attention.head_count_kv": config.key_heads,
         "attention.layer_norm_rms_epsilon": config.norm_epsilon,
-        "rope.dimension_count": config.key_width,
+        ROTATED: config.rotated_width,
         "rope.freq_base": config.rotary.base,
         "vocab_size": config.vocabulary,
         **_write_scaling(config.rotary),
     }
     if config.head_width is not None:
         values |= {"attention.key_length": config.key_width, "attention.value_length": config.key_width}
-    llama3 = {f"{CHUMOKU_PREFIX}.{key}": getattr(config.rotary, key) for key in (*LLAMA3, "factor")}
-    return {
-        **{f"{name}.{key}": value for key, value in values.items()},
-        **(llama3 if config.rotary.scaling == "llama3" else {}),
-    }
+    own = {f"{CHUMOKU_PREFIX}.{key}": getattr(config.rotary, key) for key in _keys_without_field(config)}
+    return {**{f"{name}.{key}": value for key, value in values.items()}, **own}
+
+
+def _keys_without_field(config: ModelConfig) -> tuple[str, ...]:
+    """The keys of rotary settings that llama.cpp has no field for, because it stores what follows from them."""
+    if config.rotary.scaling == "llama3":
+        return (*LLAMA3, "factor")
+    usual = config.rotary.factor == max(1.0, config.context / config.rotary.original)
+    return ("factor",) if config.rotary.scaling == "longrope" and not usual else ()
 
 
 def _write_scaling(rotary: RotarySettings) -> dict[str, Any]:
@@ -157,10 +193,18 @@ def _write_scaling(rotary: RotarySettings) -> dict[str, Any]:
         scaling = {"type": "yarn", "factor": rotary.factor, "original_context_length": rotary.original}
     elif rotary.scaling == "linear":
         scaling = {"type": "linear", "factor": rotary.factor}
+    elif rotary.scaling == "longrope":
+        settings = RotaryScaling(
+            "longrope", rotary.factor, original=rotary.original, attention_factor=rotary.attention_factor
+        )
+        scaling = {"attn_factor": settings.magnitude, "original_context_length": rotary.original}
     else:
         scaling = {}
     return {f"rope.scaling.{key}": value for key, value in scaling.items()}
 
 
 def rope_factors(config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors of position scaling: of Llama 3 or of longrope."""
+    if config.rotary.scaling == "longrope":
+        return {tensor: torch.tensor(getattr(config.rotary, key)) for key, tensor in LONGROPE_FACTORS.items()}
     return {ROPE_FACTORS: _rope_factors(config.rotary, config.key_width)} if config.rotary.scaling == "llama3" else {}

@@ -107,7 +107,9 @@ def write_gguf_model(
     config, weights = model.config, tensors_of(model)
     architecture = find_architecture(config) if architecture is None else architecture
     rows = select_rows(architecture.rows(config), weights)
-    order = head_order(architecture.pairing, config.pairing, config.key_width) if config.position == "rotary" else None
+    rotary = config.position == "rotary"
+    widths = config.key_width, config.rotated_width
+    order = head_order(architecture.pairing, config.pairing, *widths) if rotary else None
     tensors = {**export_tensors(rows, weights, order=order), **architecture.extra_tensors(config)}
     tokenizer = pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary)
     sampling = generation_fields(generation_config or GenerationConfig())
