@@ -419,7 +419,8 @@ def test_supported_values_of_each_family(family: str) -> None:
     name = family.removeprefix("gguf ")
     supported = (ARCHITECTURES if family != name else FAMILIES)[name].supported
     # Tested with real configs of these families.
-    listed = {"llama": {"bias", "head_width", "attention_bias", "rotary.scaling"}, "bert": {"head"}}.get(name, set())
+    keys = {"llama": {"bias", "head_width", "attention_bias", "rotary.scaling", "label_bias"}, "gpt2": {"label_bias"}}
+    listed = {"head"} | keys.get(name, set())
     assert set(supported) - listed == set(CAN[family])
     for key, can in CAN[family].items():
         for value in candidate_values(key):

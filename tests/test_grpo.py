@@ -10,6 +10,7 @@ import pytest
 import torch
 from chats import chat_model, chat_recipe, conversation, tokenizer_for, write_records
 from commands import Ask
+from easy_rewards import ascii_share, judge_unfinished
 from test_runs import ConsoleLog, equal, everything, go, losses
 from torch import Tensor
 
@@ -47,21 +48,10 @@ def recipe_for(model: Path, file: Path, out: Path, **changes: Any) -> dict[str, 
     return chat_recipe(model, file, out, data=data, grpo={**OPTIONS, **changes.pop("grpo", {})}, **changes)
 
 
-def ascii_share(text: str, answer: str) -> float:
-    """A reward that an untrained model gets for some answers and not for others: a rule for tests."""
-    return sum(char.isascii() for char in text) / max(1, len(text))
-
-
 @pytest.fixture
 def rewarded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "words", ascii_share)
     monkeypatch.setattr(GrpoObjective, "judge", judge_unfinished)
-
-
-def judge_unfinished(self: GrpoObjective, prompt: list[int], tokens: list[int], answer: str) -> grpo.Answer:
-    """As `GrpoObjective.judge`, but an answer need not end, which those of an untrained model hardly do."""
-    text, finished = self.text(tokens), len(tokens) < self.settings.max_new_tokens
-    return grpo.Answer(prompt, [*tokens, self.end] if finished else tokens, text, finished, self.rule(text, answer))
 
 
 @pytest.mark.parametrize(

@@ -650,7 +650,7 @@ COMPUTED_BY_FAST_ENGINES = {
 RELATIVE = {"relative_clip", "relative_buckets", "relative_max_distance"}
 COMPUTED_BY_THE_NATIVE_ENGINE = {"position", "norm", *RELATIVE}
 WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}
-WITH_LABELS = {"classifier_activation"}
+WITH_LABELS = {"classifier_activation", "classifier_norm", "classifier_bias", "label_bias"}
 NO_EFFECT_WITHOUT_ANOTHER = {
     "native": WITH_EXPERTS | WITH_LABELS,
     "gpu": WITH_EXPERTS | WITH_LABELS | RELATIVE,

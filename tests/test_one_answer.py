@@ -526,7 +526,7 @@ def test_perplexity_is_of_the_engine_that_writes(precision: str, monkeypatch: py
         opened.append(open_engine(*given, **named))
         return opened[-1]
 
-    monkeypatch.setattr("chumoku.evaluation.perplexity.open_engine", watched)
+    monkeypatch.setattr("chumoku.evaluation.predictions.open_engine", watched)
     score = score_text(model, [text[:20]], tokenizer=tokenizer)
     assert type(opened[0]) is type(open_engine(model, rows=1, capacity=5))
     ids = [*tokenizer.prefix_and_suffix[0], *tokenizer.encode(text[:20])]

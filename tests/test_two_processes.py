@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from chats import chat_model, chat_recipe, write_chats, write_preferences
+from chats import chat_model, chat_recipe, write_chats, write_preferences, write_records
+from easy_rewards import ascii_share, judge_unfinished
 from faults import OBJECTIVES, recipe_for
 from sentence_recipes import sentence_recipe, write_table
 from test_runs import go, losses, newest, toml
 
 import chumoku
+from chumoku.training.objectives import GrpoObjective
+from chumoku.training.rewards import RULES
 
 pytestmark = pytest.mark.usefixtures("quick_runs")
 
@@ -27,7 +30,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp": {"parallel": "fsdp"},
     "fsdp, sharded": {"parallel": "fsdp", "sharded": True},
 }
-KINDS = ("encoder", *OBJECTIVES, "sentences", "chat", "preferences")
+KINDS = ("encoder", *OBJECTIVES, "sentences", "chat", "preferences", "prompts")
 CASES = [*(("encoder", way) for way in WAYS), *((kind, "ddp") for kind in KINDS[1:]), ("sentences", "fsdp")]
 
 
@@ -41,6 +44,10 @@ def tables_for(kind: str, corpora: Path, out: Path, **train: Any) -> dict[str, A
     if kind in ("chat", "preferences"):
         data = {"kind": kind, "validation_share": 0.2}
         return chat_recipe(corpora / "model", corpora / f"{kind}.jsonl", out, **changes, data=data)
+    if kind == "prompts":
+        changes |= {"data": {"kind": kind, "validation_share": 0.2}}
+        changes["grpo"] = {"reward": "words", "samples": 3, "max_new_tokens": 5}
+        return chat_recipe(corpora / "model", corpora / "prompts.jsonl", out, **changes)
     return recipe_for(kind, corpora, out, **changes)
 
 
@@ -61,11 +68,14 @@ def train_in_two_processes(folder: Path, recipes: list[dict[str, Any]], *words: 
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(corpora: Path, tmp_path: Path) -> None:
+def test_two_processes_equal_one(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses and weights as of one process; stopped after 8 steps of two, gone on with one, and with two again."""
+    monkeypatch.setitem(RULES, "words", ascii_share)
+    monkeypatch.setattr(GrpoObjective, "judge", judge_unfinished)
     chat_model(corpora / "model")
     write_chats(corpora / "chat.jsonl")
     write_preferences(corpora / "preferences.jsonl")
+    write_records(corpora / "prompts.jsonl", [{"prompt": f"Add {n} and 5.", "answer": n + 5} for n in range(23)])
     write_table(corpora / "triplets.tsv", negatives=True)
 
     def recipes(steps: int) -> list[dict[str, Any]]:

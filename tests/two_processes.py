@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import torch.distributed as dist
+from easy_rewards import replace_words_rule
 
 import chumoku.cli
 import chumoku.training.run as run
@@ -22,6 +23,7 @@ def main() -> None:
         recipes, words = recipes[: recipes.index("--")], recipes[recipes.index("--") + 1 :]
     run.draw_loss_curve = lambda *_: None
     run.measure_matmul_flops = lambda *_: 1e9
+    replace_words_rule()
     keep_process_group()
     for recipe in recipes:
         print(f"{recipe}:", flush=True)

@@ -73,6 +73,9 @@ def evaluate(
 
     options: dict[str, Any] = {"beam": beam, "into": into, "split": split, "source_language": source_language}
     models, files = split_models(model, data)
+    translations = is_translations(model)
+    if len(models) == 1 and not translations:
+        model = model_path(model, adapter)
     find_files(files)  # reports wrong paths before torch is imported
     if len(models) > 1:
         from chumoku.cli.evaluate_several import evaluate_several, show_several
@@ -88,9 +91,6 @@ def evaluate(
         else:
             show_several(compared)
         return
-    translations = is_translations(model)
-    if not translations:
-        model = model_path(model, adapter)
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
         import chumoku

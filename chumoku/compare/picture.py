@@ -76,7 +76,8 @@ def plot_curves(axis: Any, comparison: Comparison, decision: Decision) -> None:
         axis.plot([x], [min(y, axis.get_ylim()[1])], "x", color=color, clip_on=False)
     _style(axis, "FLOPs of training", "validation loss (nats)")
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(frameon=False, fontsize=8)
+        # Above the panel, where it hides no curve.
+        axis.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, columnspacing=1.2)
 
 
 def _flops_per_step(comparison: Comparison, name: str) -> float:

@@ -6,7 +6,8 @@
 
 r(D) matches both ends of table 2.1 in Brown et al. 2020 (GPT-3: 6e-4 at D = 768, 0.6e-4 at D = 12,288) and is
 extrapolated to small models. The tuned learning rates of our recipes are within a factor of 2 of it. Fine-tuning a
-trained model (`model.init`) uses a quarter of it; an adapter ([lora]) uses all of it.
+trained model (`model.init`) uses a quarter of it; an adapter ([lora]) uses all of it, but also a quarter for
+preferences and rewards: a model that moves far from its start for them writes no words any more (docs/log.md).
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Recipe:
         width = self.config().width
         if self.schedule.kind == "inverse_sqrt" and self.schedule.warmup > 0 and self.init is None:
             return paper_peak(width, self.schedule.warmup)
-        fine_tuning = self.init is not None and self.lora is None
+        fine_tuning = self.init is not None and (self.lora is None or self.data.kind in ("preferences", "prompts"))
         return default_learning_rate(self.optimizer.kind, width, fine_tuning=fine_tuning)
 
     @property
