@@ -7,8 +7,9 @@ from chumoku.training.rewards import RULES
 
 
 def ascii_share(text: str, answer: str) -> float:
-    """The share of ASCII characters in an answer."""
-    return sum(char.isascii() for char in text) / max(1, len(text))
+    """The share of ASCII characters in an answer; half of it if the right answer is not in it."""
+    share = sum(char.isascii() for char in text) / max(1, len(text))
+    return share if answer in text else share / 2
 
 
 def judge_unfinished(self: GrpoObjective, prompt: list[int], tokens: list[int], answer: str) -> grpo.Answer:

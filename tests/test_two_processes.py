@@ -93,7 +93,7 @@ def test_two_processes_equal_one(corpora: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def compare(one: Path, two: Path, *, sharded: bool) -> None:
-    assert losses(two) == pytest.approx(losses(one), rel=1e-5), two.name
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5, abs=1e-7), two.name  # those of rewards are near 0
     expected, found = (dict(chumoku.load(out / "last").model.named_parameters()) for out in (one, two))
     for name, tensor in expected.items():
         if not name.endswith("key.bias"):  # its gradient is only rounding errors, which Adam scales up
