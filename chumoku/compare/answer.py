@@ -112,7 +112,9 @@ def format_interval(found: PairedInterval) -> tuple[str, str]:
     width = found.high - found.low
     digits = 3 if width <= 0 else min(MOST_DIGITS, max(0, -math.floor(math.log10(width / 6))))
     # The end of an interval that excludes 0 is not written as 0.
-    while digits < MOST_DIGITS and any(end and not round(end, digits) for end in (found.low, found.high)):
+    while (
+        digits < MOST_DIGITS and found.low * found.high > 0 and not round(min(abs(found.low), abs(found.high)), digits)
+    ):
         digits += 1
     difference, low, high = (format_signed(value, digits) for value in (found.difference, found.low, found.high))
     return difference, f"[{low}, {high}]"
