@@ -27,7 +27,7 @@ def is_adapter(path: Path | str) -> bool:
 
 
 def check_model(path: Path | str, adapter: Path | str | None = None) -> None:
-    """Refuse a path that is no model, or an adapter that is none, without importing torch.
+    """Raise an error if `path` is not a model, or `adapter` not an adapter; torch is not imported.
 
     A model at the Hub is not looked up.
     """

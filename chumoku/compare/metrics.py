@@ -30,7 +30,7 @@ DATA_KINDS = {"bleu": ("pairs", "embedded"), "chrf": ("pairs", "embedded"), "rec
 
 
 def choose_test_files(metric: str, recipe: Recipe, files: Sequence[str]) -> list[str]:
-    """The files that a metric is computed on: those given, or data.validation_files; UsageError if there are none."""
+    """The given test files, or else data.validation_files; UsageError if the metric needs files and has no others."""
     if metric not in METRICS:
         raise UsageError(f"--metric {metric} is unknown; choose {', '.join(METRICS)}.")
     if metric == "loss":

@@ -17,12 +17,11 @@ import numpy as np
 from chumoku.compare.answer import short_names
 from chumoku.compare.results import Comparison
 from chumoku.compare.verdicts import Decision
-from chumoku.probe.plot_style import INK, axis_label, saved_figure
+from chumoku.probe.plot_style import INK, axis_label, saved_figure, style_axis
 
 # Okabe and Ito's colors, which people with any color vision can tell apart; more arms repeat them dashed.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6670", "#9a8f00")
 STYLES = ("-", "--", ":", "-.")
-GRID = "#e3e8ee"
 LONGEST = 34  # characters of an arm's name
 
 
@@ -74,7 +73,7 @@ def plot_curves(axis: Any, comparison: Comparison, decision: Decision) -> None:
         axis.set_ylim(top=max(highest))
     for x, y, color in ends:
         axis.plot([x], [min(y, axis.get_ylim()[1])], "x", color=color, clip_on=False)
-    _style(axis, "FLOPs of training", "validation loss (nats)")
+    style_axis(axis, "FLOPs of training", "validation loss (nats)")
     if axis.get_legend_handles_labels()[0]:
         # Above the panel, where it hides no curve.
         axis.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, columnspacing=1.2)
@@ -110,13 +109,4 @@ def plot_differences(axis: Any, comparison: Comparison, decision: Decision) -> N
             axis.text(0, number, text, va="center", fontsize=8, color=color)
     axis.set_yticks(range(len(decision.ranking)), [axis_label(names[name], LONGEST) for name in decision.ranking])
     axis.set_ylim(len(decision.ranking) - 0.4, -0.6)
-    _style(axis, f"worse than {axis_label(names[best], LONGEST)} by ({unit})", "")
-
-
-def _style(axis: Any, x: str, y: str) -> None:
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
-    axis.grid(color=GRID, linewidth=0.6)
-    axis.set_axisbelow(True)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    style_axis(axis, f"worse than {axis_label(names[best], LONGEST)} by ({unit})", "")

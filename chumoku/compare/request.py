@@ -44,7 +44,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """A comparison that was asked for and can be made: every arm is checked, and nothing is written yet."""
+    """A comparison whose arms and options were checked. Nothing has been written to disk yet."""
 
     recipe: str  # its name, for people
     choices: Choices

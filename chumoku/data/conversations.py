@@ -71,6 +71,27 @@ def read_conversations(paths: Sequence[Path], columns: Columns, report: Report) 
         yield Conversation(file, line, messages, None, problem or find_problem(messages))
 
 
+def read_records(
+    paths: Sequence[Path], report: Report, *, required: Sequence[str], form: str, not_jsonl: str
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """File, line number and record of JSONL files; CorpusError if the first record of a file lacks a required field.
+
+    form         the fields of a record in words, for a message: "prompt and answer"
+    not_jsonl    what a message about a file of another type says after "is not JSONL"
+    """
+    for path in paths:
+        for name, suffix, stream in open_members(path):
+            if suffix not in JSON_SUFFIXES:
+                raise CorpusError(f"{name} is not JSONL{not_jsonl}")
+            for number, record in json_lines(name, stream, report):
+                missing = next((key for key in required if key not in record), None)
+                if number == 1 and missing is not None:
+                    raise CorpusError(
+                        f"{name}:1 has no field '{missing}'; its fields are {field_names(record)}. A record has {form}."
+                    )
+                yield name, number, record
+
+
 def parse_conversation(file: str, line: int, record: dict[str, Any]) -> Conversation:
     """The conversation of a JSONL record."""
     messages, tools = parse_messages(record.get("messages")), record.get("tools") or None

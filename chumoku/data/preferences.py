@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chumoku.data.chat_samples import ConversationEncoder, EncodedConversation
-from chumoku.data.conversations import JSON_SUFFIXES, Messages, are_tools, join_questions, parse_messages
-from chumoku.data.corpus import field_names, json_lines
+from chumoku.data.conversations import Messages, are_tools, join_questions, parse_messages, read_records
 from chumoku.data.prepared_chat import ChatSamples, open_chat, prepare_records
 from chumoku.data.report import Report
-from chumoku.data.text_files import open_members
-from chumoku.errors import CorpusError
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent
 
@@ -63,20 +60,10 @@ class PreferencePairs:
 
 def read_preferences(paths: Sequence[Path], report: Report) -> Iterator[Preference]:
     """The preferences of JSONL files."""
-    for path in paths:
-        for name, suffix, stream in open_members(path):
-            if suffix not in JSON_SUFFIXES:
-                raise CorpusError(
-                    f"{name} is not JSONL (.jsonl). Write preferences as records with prompt, chosen and rejected."
-                )
-            for number, record in json_lines(name, stream, report):
-                missing = next((key for key in SIDES if key not in record), None)
-                if number == 1 and missing is not None:
-                    raise CorpusError(
-                        f"{name}:1 has no field '{missing}'; its fields are {field_names(record)}. A record has "
-                        "prompt, chosen and rejected."
-                    )
-                yield parse_preference(name, number, record)
+    form = "prompt, chosen and rejected"
+    not_jsonl = f" (.jsonl). Write preferences as records with {form}."
+    for name, number, record in read_records(paths, report, required=SIDES, form=form, not_jsonl=not_jsonl):
+        yield parse_preference(name, number, record)
 
 
 def parse_preference(file: str, line: int, record: dict[str, Any]) -> Preference:

@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chumoku.data.chat_samples import ChatSample, EncodedConversation
-from chumoku.data.conversations import JSON_SUFFIXES, Messages, join_questions, parse_messages
-from chumoku.data.corpus import field_names, json_lines
+from chumoku.data.conversations import Messages, join_questions, parse_messages, read_records
 from chumoku.data.prepared_chat import ChatSamples, open_chat, prepare_records
 from chumoku.data.report import Report
-from chumoku.data.text_files import open_members
-from chumoku.errors import CorpusError, UsageError
+from chumoku.errors import UsageError
 from chumoku.text import Tokenizer
 from chumoku.text.chat_template import encode_spans
 from chumoku.text.progress import Progress, silent
@@ -62,18 +60,11 @@ class CheckedPrompts(NamedTuple):
 
 def read_prompts(paths: Sequence[Path], report: Report) -> Iterator[Prompt]:
     """The prompts of JSONL files."""
-    for path in paths:
-        for name, suffix, stream in open_members(path):
-            if suffix not in JSON_SUFFIXES:
-                raise CorpusError(f"{name} is not JSONL; prompts are records with prompt and answer.")
-            for number, record in json_lines(name, stream, report):
-                missing = next((key for key in ("prompt", "answer") if key not in record), None)
-                if number == 1 and missing is not None:
-                    raise CorpusError(
-                        f"{name}:1 has no field '{missing}'; its fields are {field_names(record)}. A record has prompt "
-                        "and answer."
-                    )
-                yield parse_prompt(name, number, record)
+    form = "prompt and answer"
+    not_jsonl = f"; prompts are records with {form}."
+    required = ("prompt", "answer")
+    for name, number, record in read_records(paths, report, required=required, form=form, not_jsonl=not_jsonl):
+        yield parse_prompt(name, number, record)
 
 
 def parse_prompt(file: str, line: int, record: dict[str, Any]) -> Prompt:

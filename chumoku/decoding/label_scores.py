@@ -22,7 +22,7 @@ def count_confusion(right: Any, predicted: Any, classes: int) -> Confusion:
 
 
 def accuracy(confusion: Confusion) -> float:
-    """The share of right predictions; 0 if there is none."""
+    """The share of correct predictions; 0 for an empty confusion matrix."""
     return ratio(confusion.trace(), confusion.sum())
 
 
@@ -33,7 +33,7 @@ def f1_by_class(confusion: Confusion) -> dict[int, float]:
 
 
 def macro_f1(confusion: Confusion) -> float:
-    """The mean F1 of the classes that occur; 0 if none does."""
+    """The mean F1 of the classes that occur; 0 for an empty confusion matrix."""
     scores = f1_by_class(confusion)
     return ratio(sum(scores.values()), len(scores))
 

@@ -90,7 +90,7 @@ def compare_outputs(
     a: Pipeline, b: Pipeline, task: Task, names: tuple[str, str], options: dict[str, Any], progress: Progress
 ) -> ModelDiff:
     """Which model is better, and what changed; `options` are those of translations."""
-    sides = ((a, _named(progress, "A")), (b, _named(progress, "B")))
+    sides = ((a, _add_name(progress, "A")), (b, _add_name(progress, "B")))
     one, two = (task.score(pipeline.model, range(len(task)), show) for pipeline, show in sides)
     measures = [compare_scores(task.metric, one, two)]
     changed: tuple[Sequence[Change], int]
@@ -145,7 +145,7 @@ def check_comparable(a: Pipeline, b: Pipeline, texts: Sequence[str | Pair]) -> N
 
 
 def first_difference(a: Tokenizer, b: Tokenizer, texts: Sequence[str]) -> int | None:
-    """The index of the first text to which the tokenizers give different tokens or frames; None if there is none."""
+    """The index of the first text that the two tokenizers encode differently; None if they agree on all texts."""
     if a is b or a.fingerprint == b.fingerprint:
         return None
     if (a.roles, a.frame) != (b.roles, b.frame):
@@ -186,7 +186,7 @@ def compare_scores(metric: Metric, a: Scores, b: Scores) -> Measure:
     return Measure(metric, (a.mean, b.mean), b.interval(a), by_text)
 
 
-def _named(progress: Progress, name: str) -> Progress:
+def _add_name(progress: Progress, name: str) -> Progress:
     """The same progress, with the name of a model after each step."""
 
     def show(step: str, done: int | None = None, total: int | None = None, unit: str = "") -> object:

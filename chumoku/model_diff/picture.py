@@ -12,9 +12,9 @@ import numpy as np
 from chumoku.model_diff.results import ModelDiff
 from chumoku.model_diff.tables import short_name
 from chumoku.probe.bilingual import Words
-from chumoku.probe.plot_style import INK, add_colorbar, saved_figure
+from chumoku.probe.plot_style import INK, add_colorbar, saved_figure, style_axis
 
-BLUE, ORANGE, GRID = "#0072b2", "#d55e00", "#e3e8ee"
+BLUE, ORANGE = "#0072b2", "#d55e00"
 CAPTIONS = {
     "texts": Words(
         "Every text, sorted by its difference B − A; the band is the interval of the mean.",
@@ -81,7 +81,7 @@ def plot_texts(_: Any, axis: Any, diff: ModelDiff) -> None:
     axis.axhspan(measure.interval.low, measure.interval.high, color=ORANGE, alpha=0.2, linewidth=0)
     axis.axhline(measure.interval.difference, color=ORANGE, linewidth=1.2)
     axis.plot(range(1, len(values) + 1), values, ".", color=BLUE, markersize=4)
-    _style(axis, "texts", f"B − A ({measure.metric.unit})")
+    style_axis(axis, "texts", f"B − A ({measure.metric.unit})")
 
 
 def plot_transplants(_: Any, axis: Any, diff: ModelDiff) -> None:
@@ -99,7 +99,7 @@ def plot_transplants(_: Any, axis: Any, diff: ModelDiff) -> None:
     axis.invert_yaxis()
     axis.legend(frameon=False, fontsize=8)
     axis.locator_params(axis="x", nbins=6)
-    _style(axis, f"change ({diff.measures[-1].metric.unit})", "")
+    style_axis(axis, f"change ({diff.measures[-1].metric.unit})", "")
 
 
 def plot_heads(figure: Any, axis: Any, diff: ModelDiff) -> None:
@@ -122,19 +122,10 @@ def plot_blocks(_: Any, axis: Any, diff: ModelDiff) -> None:
     axis.barh(rows, [one.weights for one in blocks], color=BLUE, height=0.6)
     axis.set_yticks(rows, [short_name(one.address) for one in blocks], fontsize=7)
     axis.invert_yaxis()
-    _style(axis, "‖ΔW‖ / ‖W‖ of the weights (bars)", "")
+    style_axis(axis, "‖ΔW‖ / ‖W‖ of the weights (bars)", "")
     axis.locator_params(axis="x", nbins=5)
     above = axis.twiny()
     above.plot([one.stream for one in blocks if one.stream is not None], rows[:-1], ".-", color=ORANGE, markersize=4)
     above.set_xlim(left=0)
     above.locator_params(axis="x", nbins=5)
     above.set_xlabel("1 − cosine of the stream (dots)", color=ORANGE)
-
-
-def _style(axis: Any, x: str, y: str) -> None:
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
-    axis.grid(color=GRID, linewidth=0.6)
-    axis.set_axisbelow(True)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)

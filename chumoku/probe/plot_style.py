@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 from matplotlib import font_manager
 from torch import Tensor
 
-INK, PAPER = "#1c2733", "#ffffff"
+INK, PAPER, GRID = "#1c2733", "#ffffff", "#e3e8ee"
 
 
 def draw_attention_maps(
@@ -155,3 +155,13 @@ def hide_spines(axis: Any) -> None:
 def format_percent(share: float) -> str:
     """A share in percent; a small share that is not zero becomes "<1%"."""
     return f"{share:.0%}" if share >= 0.005 or share == 0 else "<1%"
+
+
+def style_axis(axis: Any, x: str, y: str) -> None:
+    """Label both axes of a panel, draw a light grid behind its content, and leave out the upper and right edge."""
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.grid(color=GRID, linewidth=0.6)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)

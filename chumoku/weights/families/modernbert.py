@@ -100,7 +100,7 @@ def read(values: Values, source: Source) -> ModelConfig:
 
 
 def read_labels(values: Values, source: Source) -> dict[str, Any]:
-    """Config values of a head for classes or tags; empty if there is none."""
+    """Our config values of the label head (classes or tags); empty for a model without labels."""
     found = CLASSIFIER.read(values, source)
     if not found:
         return {}
