@@ -1,7 +1,8 @@
-"""The parts of the reference that are made from the code: recipe keys, commands, addresses, errors, API."""
+"""The parts of the documentation that are made from the code: recipe keys, commands, addresses, errors, API, layers."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import typer
 from address_reference import generate_addresses
 from api_reference import generate_api
+from quote import ROOT
 from translations import translate
 
 from chumoku import errors
@@ -21,6 +23,7 @@ WORDS = {
     "en": {"key": "key", "default": "default", "meaning": "meaning", "comma": ", ", REQUIRED: REQUIRED},
     "ja": {"key": "キー", "default": "既定値", "meaning": "意味", "comma": "、", REQUIRED: "必須"},
 }
+LAYER_WORDS = {"en": ["rank", "packages and modules"], "ja": ["段", "パッケージとモジュール"]}
 OPTIONAL = {"en": " (optional)", "ja": "（なくてもよい）"}
 COMMAND_WORDS = {
     "en": {"option": "argument or option", "error": "error", "exit": "exit code", "also": "also a"},
@@ -114,10 +117,23 @@ def generate_errors(language: str) -> str:
     return make_table([words["error"], words["exit"], words["also"], WORDS[language]["meaning"]], rows)
 
 
+def generate_layers(language: str) -> str:
+    """A row for each rank of packages, the highest first, from the test that checks the imports."""
+    tree = ast.parse((ROOT / "tests" / "test_layout.py").read_text(encoding="utf-8"))
+    ranks = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "RANKS"
+    )
+    rows = [[str(rank), ", ".join(map(code, sorted(names)))] for rank, names in enumerate(ranks, start=1)]
+    return make_table(LAYER_WORDS[language], reversed(rows))
+
+
 GENERATORS: dict[str, Callable[[str], str]] = {
     "keys": generate_keys,
     "commands": generate_commands,
     "addresses": generate_addresses,
     "errors": generate_errors,
     "api": generate_api,
+    "layers": generate_layers,
 }
