@@ -37,7 +37,7 @@ def config_for_page(config: ModelConfig) -> dict[str, Any]:
     rotary, local = make_rotary(config), make_local_rotary(config)
     scaling = None if rotary is None else rotary.scaling
     return {
-        **dataclasses.asdict(config),  # type: ignore[call-overload]  # Settings subclasses are dataclasses
+        **dataclasses.asdict(config),
         **{name: getattr(config, name) for name in PROPERTIES},
         "local_layers": [config.is_local(layer) for layer in layers],
         "rotated_layers": [config.is_rotated(layer) for layer in layers],
