@@ -13,8 +13,8 @@ from web_models import VOCABULARY, build_random, covering_configs, random_config
 
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn.tap import addresses
-from chumoku.probe.forward_pass import final_output, make_input, run_and_record, run_model
+from chumoku.nn.tap import addresses, record
+from chumoku.probe.forward_pass import final_output
 from chumoku.probe.patching import apply_edits
 from chumoku.web.container import write_container
 
@@ -23,17 +23,17 @@ FIXED = ("queries", "keys", "scores", "masked_scores")  # recorded, but not repl
 INSIDE_EXPERTS = ("router", "chosen", "pre_activation", "hidden")
 
 EXAMINE = """
-async ({ container, tokens, source, edits, steps }) => {
+async ({ container, tokens, source, segments, edits, steps }) => {
   const model = openModel(container);
-  const { output, tape } = await model.forward({ tokens, source, record: () => true });
-  const unrecorded = await model.forward({ tokens, source });
+  const { output, tape } = await model.forward({ tokens, source, segments, record: () => true });
+  const unrecorded = await model.forward({ tokens, source, segments });
   if (toBase64(unrecorded.output.data) !== toBase64(output.data)) throw new Error("Recording changed the output.");
-  const changes = new Map(edits.map((address) => [address, ({ shape, data }) => ({ shape, data: data.map((x) => 0.9 * x + 0.01) })]));
-  const edited = await model.forward({ tokens, source, edits: changes });
+  const change = ({ shape, data }) => ({ shape, data: data.map((x) => 0.9 * x + 0.01) });
+  const changes = new Map(edits.map((address) => [address, change]));
+  const edited = await model.forward({ tokens, source, segments, edits: changes });
   const tensors = Object.fromEntries([...tape].map(([address, tensor]) => [address, send(tensor)]));
-  const found = { addresses: model.addresses(), output: send(output), edited: send(edited.output), tensors, steps: null };
-  if (steps !== null) found.steps = await decode(model, source, steps);
-  return found;
+  const outputs = { output: send(output), edited: send(edited.output), tensors };
+  return { addresses: model.addresses(), ...outputs, steps: steps === null ? null : await decode(model, source, steps) };
 
   async function decode(model, source, { first, second, parents, kept, last }) {
     const session = await new modules.JavaScriptEngine(model).open({ rows: 3, capacity: 19 });
@@ -43,7 +43,8 @@ async ({ container, tokens, source, edits, steps }) => {
     session.reorder(parents);
     kept.forEach((length, row) => session.truncate(row, length));
     logits.push(...(await session.append(last.map((tokens, row) => ({ row, tokens })))));
-    return logits.map((data) => send({ shape: [data.length / model.config.vocabulary, model.config.vocabulary], data }));
+    const { vocabulary } = model.config;
+    return logits.map((data) => send({ shape: [data.length / vocabulary, vocabulary], data }));
   }
 }
 """
@@ -75,16 +76,22 @@ def decoding_steps(config: ModelConfig) -> dict[str, Any] | None:
     return {"first": first, "second": second, "parents": [1, 1], "kept": [4, 2], "last": last}
 
 
-def expected_steps(model: Model, steps: Mapping[str, Any], source: list[int] | None) -> list[Tensor]:
-    def logits(tokens: list[int]) -> Tensor:
-        return final_output(run_model(model, make_input(model, tokens, source)))[0]
+def run(model: Model, tokens: list[int], source: list[int] | None) -> Tensor:
+    """The output of one forward pass."""
+    rows = [torch.tensor([ids]) for ids in (source, tokens) if ids is not None]
+    options = {"segments": rows[0] % model.config.segments} if model.config.segments else {}
+    with torch.inference_mode():
+        return final_output(model(*rows, **options))[0]
 
+
+def expected_steps(model: Model, steps: Mapping[str, Any], source: list[int] | None) -> list[Tensor]:
     both = [one + two for one, two in zip(steps["first"], steps["second"], strict=True)]
     rows = [both[parent][:kept] for parent, kept in zip(steps["parents"], steps["kept"], strict=True)]
+    logits, lengths = [run(model, tokens, source) for tokens in both], list(map(len, steps["first"]))
     return [
-        *(logits(tokens)[-1:] for tokens in steps["first"]),
-        *(logits(tokens)[len(before) :] for tokens, before in zip(both, steps["first"], strict=True)),
-        *(logits(row + new)[-1:] for row, new in zip(rows, steps["last"], strict=True)),
+        *(row[length - 1 : length] for row, length in zip(logits, lengths, strict=True)),
+        *(row[length:] for row, length in zip(logits, lengths, strict=True)),
+        *(run(model, row + new, source)[-1:] for row, new in zip(rows, steps["last"], strict=True)),
     ]
 
 
@@ -101,16 +108,18 @@ def compare(page: Any, config: ModelConfig, precision: str) -> dict[str, float]:
     tokens = draw_tokens(11, TOKENS)
     source = draw_tokens(13, SOURCE_TOKENS) if config.kind == "encoder-decoder" else None
     steps, edits = decoding_steps(config), editable(model)
-    output, tape = run_and_record(model, tokens, source=source)
+    with record(model) as tape:
+        output = run(model, tokens, source)
     with apply_edits(model, dict.fromkeys(edits, lambda tensor: 0.9 * tensor + 0.01)):
-        edited = final_output(run_model(model, make_input(model, tokens, source)))
-    given = {"tokens": tokens, "source": source, "edits": edits, "steps": steps}
+        edited = run(model, tokens, source)
+    segments = [token % config.segments for token in tokens] if config.segments else None
+    given = {"tokens": tokens, "source": source, "segments": segments, "edits": edits, "steps": steps}
     found = page.evaluate(EXAMINE, {"container": to_text(write_container(model, name="tiny")), **given})
     assert found["addresses"] == addresses(model)
     assert set(found["tensors"]) == set(tape)
     errors = {address: error_of(to_tensor(found["tensors"][address]), tape[address][0].float()) for address in tape}
-    errors["output"] = error_of(to_tensor(found["output"]), final_output(output)[0])
-    errors["edited output"] = error_of(to_tensor(found["edited"]), edited[0])
+    errors["output"] = error_of(to_tensor(found["output"]), output)
+    errors["edited output"] = error_of(to_tensor(found["edited"]), edited)
     if steps is not None:
         pairs = zip(found["steps"], expected_steps(model, steps, source), strict=True)
         errors["decoded logits"] = max(error_of(to_tensor(one), other) for one, other in pairs)

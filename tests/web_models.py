@@ -34,7 +34,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "kind": ("decoder", "encoder", "encoder-decoder"),
     "source_vocabulary": (None, None, None, SOURCE_VOCABULARY),
     "width": (30, 64),
-    "layers": (2, 3),
+    "layers": (2,),
     "encoder_layers": (None, None, 1),
     "heads": (3, 2),
     "kv_heads": (None, 1),
@@ -90,7 +90,12 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 
 LABELS = ("a", "b", "c", "d", "e", "f", "g")
-TOGETHER = (("position", "pairing"), ("position", "sinusoidal"), ("position", "rotary"), ("experts", "feedforward"))
+TOGETHER = (("kind", "position"), ("kind", "placement"), ("kind", "head"), ("position", "pairing"))
+ONLY_WITH = {
+    **{"rotary": ("position", "rotary"), "sinusoidal": ("position", "sinusoidal")},
+    **{"relative_buckets": ("position", "relative_bias"), "relative_max_distance": ("position", "relative_bias")},
+    **{"experts_per_token": ("experts", 5), "pooling": ("kind", "encoder"), "normalize": ("head", "vector")},
+}
 
 
 def random_config(draw: random.Random) -> ModelConfig:
@@ -109,20 +114,24 @@ def random_config(draw: random.Random) -> ModelConfig:
                 drawn = {key: value for key, value in drawn.items() if key not in wrong}
 
 
-def covering_configs(seed: int = 0, tries: int = 1000) -> list[ModelConfig]:
-    """Of many random configs, those that have a setting which no earlier one has with the same kind of model."""
-    draw, seen, found = random.Random(seed), set[Any](), []
-    for _ in range(tries):
-        config = random_config(draw)
-        if new := covered(config) - seen:
-            seen |= new
-            found.append(config)
-    return found
+def covering_configs(seed: int = 0, candidates: int = 500) -> list[ModelConfig]:
+    """A few configs that together have every value of every setting, and every pair of values of TOGETHER."""
+    draw = random.Random(seed)
+    drawn = [(config, values_of(config)) for config in (random_config(draw) for _ in range(candidates))]
+    missing, chosen = set.union(*(values for _, values in drawn)), []
+    while missing:
+        config, values = max(drawn, key=lambda pair: len(pair[1] & missing))
+        missing -= values
+        chosen.append(config)
+    return chosen
 
 
-def covered(config: ModelConfig) -> set[Any]:
-    alone = {(config.kind, key, repr(getattr(config, key))) for key in CHOICES}
-    return alone | {(pair, *(repr(getattr(config, key)) for key in pair)) for pair in TOGETHER}
+def values_of(config: ModelConfig) -> set[tuple[str, ...]]:
+    """Every setting that has an effect, with its value, and the pairs of TOGETHER."""
+    keys = [
+        (key,) for key in CHOICES if key not in ONLY_WITH or getattr(config, ONLY_WITH[key][0]) == ONLY_WITH[key][1]
+    ]
+    return {(*names, *(repr(getattr(config, name)) for name in names)) for names in (*keys, *TOGETHER)}
 
 
 def build_random(config: ModelConfig, precision: str) -> Model:
@@ -133,7 +142,8 @@ def build_random(config: ModelConfig, precision: str) -> Model:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if tensor.ndim == 1:
                 noise = torch.rand(tensor.shape, generator=generator)
-                tensor.copy_(0.5 + noise if name.endswith(("gamma", "variance")) else noise - 0.5)
+                # A batch norm divides by what was measured in training, so with random numbers vectors could grow.
+                tensor.copy_(9 + noise if name.endswith("variance") else noise + (0.5 if "gamma" in name else -0.5))
     return prepare_model(model, precision)
 
 
@@ -152,7 +162,8 @@ window.toBase64 = (array) => {
   return btoa(text);
 };
 window.send = ({ shape, data }) => ({ shape, data: toBase64(data) });
-window.openModel = (text) => new modules.Model(new modules.Container(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer));
+window.toBytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
+window.openModel = (text) => new modules.Model(new modules.Container(toBytes(text)));
 """
 
 

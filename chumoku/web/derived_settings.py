@@ -6,7 +6,7 @@
     local_rotary_frequencies          those of layers with a window, if they have their own base
     rotary_magnitude                  the factor of cos and sin
     sinusoidal_frequencies, alibi_slopes
-    bucket_starts                     relative_bias: {stack: [[first distance, bucket], …]}, ascending, for keys before the query
+    bucket_starts                     relative_bias: {stack: [[first distance, bucket], …]} for keys before the query
 
 Frequencies are Python's own float32 numbers, so that angles of distant positions agree to the last bit.
 """
