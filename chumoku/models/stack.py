@@ -309,7 +309,7 @@ def make_rotary(config: ModelConfig) -> RotaryPositions | None:
             high=rotary.high,
             original=rotary.original,
             attention_factor=rotary.attention_factor,
-            divisors=tuple(config.rotary_divisors),
+            divisors=config.rotary_divisors,
         )
     return RotaryPositions(config.rotated_width, base=rotary.base, pairing=config.pairing, scaling=scaling)
 

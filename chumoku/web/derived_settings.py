@@ -6,7 +6,7 @@
     local_rotary_frequencies          those of layers with a window, if they have their own base
     rotary_magnitude                  the factor of cos and sin
     sinusoidal_frequencies, alibi_slopes
-    bucket_starts                     relative_bias: {stack: the first distance of each bucket, ascending}
+    bucket_starts                     relative_bias: {stack: [[first distance, bucket], …]} for keys before the query
 
 Frequencies are Python's own float32 numbers, so that angles of distant positions agree to the last bit.
 """
@@ -66,7 +66,7 @@ def _sinusoidal_frequencies(config: ModelConfig) -> list[float] | None:
     return found
 
 
-def _bucket_starts(config: ModelConfig) -> dict[str, list[int]] | None:
+def _bucket_starts(config: ModelConfig) -> dict[str, list[list[int]]] | None:
     if config.position != "relative_bias":
         return None
     with torch.device("meta"):
@@ -74,9 +74,7 @@ def _bucket_starts(config: ModelConfig) -> dict[str, list[int]] | None:
     return {stack: _starts(bias) for stack, bias in biases.items() if bias is not None}
 
 
-def _starts(bias: RelativeBias) -> list[int]:
-    """The first distance of each bucket that keys before the query have."""
-    buckets = bias.bucket(torch.arange(bias.max_distance + 1))
-    changes = (buckets[1:] != buckets[:-1]).nonzero().flatten() + 1
-    starts: list[int] = [0, *changes.tolist()]
-    return starts
+def _starts(bias: RelativeBias) -> list[list[int]]:
+    """From which distance on keys before the query have which bucket."""
+    buckets: list[int] = bias.bucket(torch.arange(bias.max_distance + 1)).tolist()
+    return [[at, bucket] for at, bucket in enumerate(buckets) if at == 0 or bucket != buckets[at - 1]]
