@@ -5,8 +5,8 @@
             the worker's script · chunks of the payload
 
 Every element is a `Part`, whose `data-part` is its name. The digest is the SHA-256 sum of all parts (`describe`), which
-in_page/integrity.js computes again from the document before anything is shown; the payload has sums of its own. There is
-nothing between the parts, and head has no element with text, so that no damage can hide the message.
+in_page/integrity.js computes again from the document before anything is shown; the payload has sums of its own. Nothing
+is between the parts, and head has no element with text, so that no damage can hide the message.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ ICON = (
     "fill='none' stroke='%231f5fa8' stroke-width='2'/%3E%3Ccircle cx='8' cy='8' r='2.4' fill='%231f5fa8'/%3E%3C/svg%3E"
 )
 MESSAGES = {
-    "en": "This page is opening. If this message stays, the file is damaged or incomplete, or the browser is too old or "
-    "does not run JavaScript. Get the file again, or open it in a current browser.",
-    "ja": "ページを開いています。この表示が消えない場合は、ファイルが壊れているか途中で切れているか、ブラウザーが古いか JavaScript を"
-    "実行していません。ファイルを入手し直すか、新しいブラウザーで開いてください。",
+    "en": "This page is opening. If this message stays, the file is damaged or incomplete, or the browser is too old "
+    "or runs no JavaScript. Get the file again, or open it in a current browser.",
+    "ja": "ページを開いています。この表示が消えない場合は、ファイルが壊れているか途中で切れているか、"
+    "ブラウザーが古いか JavaScript を実行していません。ファイルを入手し直すか、新しいブラウザーで開いてください。",
 }
 VOID = ("meta", "link")
 WITHOUT_TEXT = ("digest", "chunk")  # the digest is the sum itself, and chunks have their own

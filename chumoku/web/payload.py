@@ -44,4 +44,4 @@ def encode_base85(content: bytes) -> str:
     numbers = np.frombuffer(content, dtype=">u4").astype(np.uint64)
     powers = np.array([85**place for place in (4, 3, 2, 1, 0)], dtype=np.uint64)
     places = numbers[:, None] // powers % np.uint64(85)
-    return np.frombuffer(DIGITS, dtype=np.uint8)[places].tobytes().decode("ascii")
+    return str(np.frombuffer(DIGITS, dtype=np.uint8)[places].tobytes(), "ascii")
