@@ -2,11 +2,13 @@
 
     head    character set, content security policy, viewport, icon
     body    a message that stays unless the script removes it · styles · digest · contents · certificate · scripts ·
-            the worker's script · chunks of the payload
+            the worker's script · chunks of the payload · a mark of the end
 
 Every element is a `Part`, whose `data-part` is its name. The digest is the SHA-256 sum of all parts (`describe`), which
-in_page/integrity.js computes again from the document before anything is shown; the payload has sums of its own. Nothing
-is between the parts, and head has no element with text, so that no damage can hide the message.
+in_page/integrity.js computes again from the document before anything is shown; the payload has sums of its own. What is
+not needed is left out: there is nothing between the parts, html, head and body have no tags, and no element before the
+message has text, which damage could make longer. So a changed byte leads to another document, which is refused, or to
+exactly the same one (a capital letter in the name of a tag).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import hashlib
 import html
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
@@ -40,7 +42,7 @@ WITHOUT_TEXT = ("digest", "chunk")  # the digest is the sum itself, and chunks h
 
 @dataclass(frozen=True)
 class Part:
-    """One element of the page. parent: head or body."""
+    """One element of the page. parent: the element that the browser puts it into, head or body."""
 
     name: str
     tag: str
@@ -54,16 +56,20 @@ class Part:
 
     def render(self) -> str:
         """The element as HTML. Scripts and styles are written as they are, and must not end their element."""
-        attributes = "".join(f' {name}="{html.escape(value)}"' for name, value in self.all_attributes.items())
+        attributes = "".join(f' {name}="{escape(value)}"' for name, value in self.all_attributes.items())
         if self.tag in VOID:
             return f"<{self.tag}{attributes}>"
-        text = self.text if self.tag in ("script", "style") else html.escape(self.text)
+        text = self.text if self.tag in ("script", "style") else escape(self.text)
         return f"<{self.tag}{attributes}>{text}</{self.tag}>"
 
     def describe(self) -> str:
         """The element as integrity.js sees it."""
         text = "" if self.name in WITHOUT_TEXT else self.text
         return compact_json([self.parent, self.tag, sorted(self.all_attributes.items()), text])
+
+
+def escape(text: str) -> str:
+    return html.escape(text, quote=False).replace('"', "&quot;")
 
 
 def render_page(payload: Payload, *, name: str, certificate: Mapping[str, Any] | None = None) -> str:
@@ -90,6 +96,7 @@ def render_page(payload: Payload, *, name: str, certificate: Mapping[str, Any] |
         *scripts,
         Part("worker", "script", inline_script("in_page/worker.js"), inert),
         *(Part("chunk", "script", chunk, inert) for chunk in payload.chunks),
+        Part("end", "meta", attributes={"name": "end", "content": "end"}),
     ]
     return render_document(parts)
 
@@ -98,12 +105,8 @@ def render_document(parts: Iterable[Part]) -> str:
     """The whole document, with the sum of its parts in the part "digest"."""
     parts = list(parts)
     digest = hashlib.sha256("".join(f"{part.describe()}\n" for part in parts).encode()).hexdigest()
-    rendered: dict[str, list[str]] = {"head": [], "body": []}
-    for part in parts:
-        whole = Part(part.name, part.tag, digest, part.attributes) if part.name == "digest" else part
-        rendered[part.parent].append(whole.render())
-    head, body = ("".join(rendered[parent]) for parent in ("head", "body"))
-    return f"<!doctype html><html><head>{head}</head><body>{body}</body></html>"
+    whole = (replace(part, text=digest) if part.name == "digest" else part for part in parts)
+    return "<!doctype html>" + "".join(part.render() for part in whole)
 
 
 def head_parts(content_policy: str) -> list[Part]:

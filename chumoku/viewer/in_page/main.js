@@ -23,7 +23,11 @@ function enableStyles(names) {
   for (const element of partsNamed("view-style")) element.sheet.disabled = !names.includes(element.dataset.name);
 }
 
+/** Where the page is, for tests and tools: opening, open or failed. */
+const setState = (state) => (document.documentElement.dataset.page = state);
+
 async function start() {
+  setState("opening");
   addStrings(strings);
   const { worker } = await openPage();
   const api = makeApi(worker);
@@ -40,6 +44,10 @@ async function start() {
     enableStyles,
   });
   document.body.append(el("footer", { class: "page-footer hint", t: "page_local" }));
+  setState("open");
 }
 
-start().catch((error) => showMessage(error instanceof OpeningError ? error.message : t("page_failed", { message: error.message })));
+start().catch((error) => {
+  showMessage(error instanceof OpeningError ? error.message : t("page_failed", { message: error.message }));
+  setState("failed");
+});
