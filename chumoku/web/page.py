@@ -25,7 +25,10 @@ from chumoku.probe.csp import csp_hash
 from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.payload import Payload
 
-VIEW_STYLES = ("chat", "look", "playground", "translate")
+VIEW_STYLES = (
+    *(f"views/{name}/{name}.css" for name in ("chat", "look", "playground", "translate")),
+    "in_page/about/about.css",
+)
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Ccircle cx='8' cy='8' r='6' "
     "fill='none' stroke='%231f5fa8' stroke-width='2'/%3E%3Ccircle cx='8' cy='8' r='2.4' fill='%231f5fa8'/%3E%3C/svg%3E"
@@ -72,19 +75,20 @@ def escape(text: str) -> str:
     return html.escape(text, quote=False).replace('"', "&quot;")
 
 
-def render_page(payload: Payload, *, name: str, certificate: Mapping[str, Any] | None = None) -> str:
+def render_page(payload: Payload, *, name: str, precision: str, certificate: Mapping[str, Any] | None = None) -> str:
     """The page of a model.
 
     payload       with the file "model", a container
     name          the model's name
+    precision     of its weights
     certificate   what was found when the page was compared with Python in a browser; None if it was not
     """
-    contents = {"name": name, "parts": payload.parts, "chars": sum(map(len, payload.chunks))}
+    (size,) = (part["size"] for part in payload.parts if part["name"] == "model")
+    contents = {"name": name, "precision": precision, "bytes": size, "parts": payload.parts}
+    contents["chars"] = sum(map(len, payload.chunks))
     scripts = [Part("early", "script", read("core/early.js")), Part("main", "script", inline_script("in_page/main.js"))]
     styles = [Part("style", "style", read("core/base.css") + read("in_page/page.css"))]
-    for view in VIEW_STYLES:
-        sheet = f"views/{view}/{view}.css"
-        styles.append(Part("view-style", "style", read(sheet), {"data-name": sheet}))
+    styles += [Part("view-style", "style", read(sheet), {"data-name": sheet}) for sheet in VIEW_STYLES]
     inert = {"type": "text/plain"}
     parts = [
         *head_parts(policy(scripts, styles)),

@@ -6,6 +6,7 @@ import { accepts as chatAccepts, mount as mountChat, prefers as chatPrefers, str
 import { accepts as lookAccepts, mount as mountLook, strings as lookStrings, styles as lookStyles } from "../views/look/look.js";
 import { mount as mountPlayground, strings as playgroundStrings, styles as playgroundStyles } from "../views/playground/playground.js";
 import { accepts as translateAccepts, mount as mountTranslate, strings as translateStrings, styles as translateStyles } from "../views/translate/translate.js";
+import { makeMount, strings as aboutStrings, styles as aboutStyles } from "./about/about.js";
 import { makeApi } from "./api.js";
 import { OpeningError, openPage, showMessage } from "./opening.js";
 import { partsNamed } from "./integrity.js";
@@ -29,10 +30,12 @@ const setState = (state) => (document.documentElement.dataset.page = state);
 async function start() {
   setState("opening");
   addStrings(strings);
-  const { worker } = await openPage();
+  const { worker, ...page } = await openPage();
   const api = makeApi(worker);
   const { data: models } = await api.get("/v1/models");
-  const views = Object.keys(VIEWS).filter((name) => !VIEWS[name].accepts || models.some(VIEWS[name].accepts));
+  const all = { ...VIEWS, about: { mount: makeMount(page), strings: aboutStrings, styles: aboutStyles, accepts: () => true } };
+  addStrings(aboutStrings); // the names of views are shown before they are opened
+  const views = Object.keys(all).filter((name) => !all[name].accepts || models.some(all[name].accepts));
   for (const element of partsNamed("opening")) element.remove();
   startApp({
     views,
@@ -40,10 +43,10 @@ async function start() {
       worker.onerror = () => onState("page_stopped");
       return { api, check: () => location.reload() };
     },
-    loadView: async (name) => VIEWS[name],
+    loadView: async (name) => all[name],
     enableStyles,
   });
-  document.body.append(el("footer", { class: "page-footer hint", t: "page_local" }));
+  document.body.append(el("footer", { class: "page-footer hint" }, el("a", { href: "#/about", t: "page_local" })));
   setState("open");
 }
 

@@ -1,7 +1,9 @@
 // Opening the page: wait for the whole file, check it, and start the worker with the model.
 //
-//   data-part   contents    { name, parts: [{ name, stored, size, sha256 }], chars }      worker    the worker's script
-//               chunk       the payload                                                  opening   shown until the page is open
+//   data-part   contents   { name, precision, bytes, parts: [{ name, stored, size, sha256 }], chars }
+//               worker     the worker's script
+//               chunk      the payload, in pieces
+//               opening    shown until the page is open
 import { t } from "../core/i18n.js";
 import { documentIsWhole, partsNamed } from "./integrity.js";
 
