@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,16 +61,22 @@ def convert(
 
 def export(source: str | Callable[[], Bundle], out: Path, *, kind: str | None, into: str | None, as_json: bool) -> None:
     """Write a model as one web page, and print what it consists of."""
+    from rich.console import Console
+
     from chumoku.cli.count import format_bytes
+    from chumoku.text.progress import ShowProgress
+    from chumoku.web.certificate import summarize
     from chumoku.web.export import export_page
 
-    page = export_page(source, out, precision=kind, into=into)
+    with ShowProgress(None if as_json else Console(stderr=True)) as progress:
+        page = export_page(source, out, precision=kind, into=into, progress=progress)
     if as_json:
-        print(json_line(out=str(out), kind=page.precision, bytes=page.size, parts=page.parts))
+        print(json_line(out=str(out), **{**asdict(page), "path": str(page.path)}))
         return
     print(f"{out}: web, {page.precision}, {format_bytes(page.size)}")
     for name, size in page.parts.items():
         print(f"  {name:<28} {format_bytes(size):>12}")
+    print(*summarize(page.certificate), sep="\n")
     print(f"Open it in a browser: {page.path.as_uri()}. It needs no server and sends nothing.")
 
 

@@ -1,8 +1,10 @@
 """A model as one web page: `chumoku convert MODEL OUT.html --to web`.
 
-    source → open → weights as the page has them → container → payload → HTML → move to the output path
+    source → open → weights as the page has them → container with checks → payload → HTML → certificate in Chromium
+    → HTML with the certificate → move to the output path
 
-The file is written to NAME.incomplete and moved to NAME when it is complete.
+The file is written to NAME.incomplete and moved to NAME when it is complete. A page that differs from Python is not
+kept.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from typing import Any
 from chumoku.decoding.model_card import model_card
 from chumoku.errors import UsageError
 from chumoku.partial_output import incomplete_folder, remove_leftovers
+from chumoku.text.progress import Progress, silent
 from chumoku.training.example_sentences import examples_for
+from chumoku.web.certificate import check_in_chromium
+from chumoku.web.checks import make_checks
 from chumoku.web.container import PRECISIONS, prepare_model, write_container
 from chumoku.web.page import render_page
 from chumoku.web.payload import Payload, encode_payload
@@ -30,12 +35,13 @@ CAPACITY = 4096  # most tokens of prompt and text, if the model allows more; as 
 
 @dataclass(frozen=True)
 class ExportedPage:
-    """A page that was written: its parts in bytes, as they are in the file."""
+    """A page that was written."""
 
     path: Path
     precision: str
-    size: int
-    parts: dict[str, int]
+    size: int  # of the file, in bytes
+    parts: dict[str, int]  # what each part takes of it
+    certificate: dict[str, Any] | None  # None if there is no Chromium
 
 
 def export_page(
@@ -44,28 +50,36 @@ def export_page(
     *,
     precision: str | None = None,
     into: str | None = None,
+    check: bool = True,
+    progress: Progress = silent,
 ) -> ExportedPage:
     """Write the model at `source` as one web page.
 
     source      a path, an open model, or a function that opens one
     precision   of the weights: int8, the default, or float32
     into        the language that a multilingual translator translates into by default
+    check       open the page in Chromium, if it is installed, and compare it with Python
     """
     out, precision = Path(os.path.abspath(out)), precision or PRECISIONS[0]
     check_arguments(out, precision)
     with incomplete_folder(out) as folder:
         remove_leftovers(folder)
+        progress("open the model")
         bundle = open_source(source)
         examples = examples_for(str(source)) if isinstance(source, (str, Path)) else ()
+        progress("write the page")
         payload = encode_payload({"model": make_container(bundle, out.stem, precision, into=into, examples=examples)})
-        path = folder / out.name
-        path.write_text(render_page(payload, name=out.stem), encoding="utf-8")
-        report = ExportedPage(out, precision, path.stat().st_size, part_sizes(payload, path.stat().st_size))
-        sync(path)
+        page, contents = folder / out.name, {"name": out.stem, "precision": precision}
+        page.write_text(render_page(payload, **contents), encoding="utf-8")
+        certificate = check_in_chromium(page, progress=progress) if check else None
+        if certificate is not None:
+            page.write_text(render_page(payload, **contents, certificate=certificate), encoding="utf-8")
+        size = page.stat().st_size
+        sync(page)
         check_free(out)
-        path.replace(out)
+        page.replace(out)
         sync(out.parent)
-    return report
+    return ExportedPage(out, precision, size, part_sizes(payload, size), certificate)
 
 
 def make_container(bundle: Bundle, name: str, precision: str, *, into: str | None, examples: tuple[str, ...]) -> bytes:
@@ -85,7 +99,7 @@ def make_container(bundle: Bundle, name: str, precision: str, *, into: str | Non
         created=int(time.time()),
         examples=examples,
     )
-    return write_container(model, name=name, card=card)
+    return write_container(model, name=name, card=card, checks=make_checks(model, tokenizers))
 
 
 def part_sizes(payload: Payload, total: int) -> dict[str, int]:
