@@ -91,7 +91,8 @@ REQUESTS = """async () => {
   const after = await api.post("add", { a: 5, b: 6 });
   const [early] = await failure(api.get("add", { signal: AbortSignal.abort() }));
   const [, , broken] = await failure(api.get("broken"));
-  return { ...found, pieces, after, early, broken, left: log.length < 50000, wrong: await failure(api.post("wrong", {})) };
+  const wrong = await failure(api.post("wrong", {}));
+  return { ...found, pieces, after, early, broken, wrong, left: log.length < 50000 };
 }"""
 
 

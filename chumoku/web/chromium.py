@@ -41,7 +41,7 @@ def open_chromium(path: str, environment: dict[str, str] | None = None) -> Itera
 
     no_sandbox = ("--no-sandbox",) if os.geteuid() == 0 else ()  # it does not start as root with one
     with sync_playwright() as play:
-        environment = {**os.environ, **(environment or {})}
-        browser = play.chromium.launch(executable_path=path, args=[*FLAGS, *no_sandbox], env=environment)
+        variables = {**os.environ, **(environment or {})}
+        browser = play.chromium.launch(executable_path=path, args=[*FLAGS, *no_sandbox], env={**variables})
         yield browser
         browser.close()

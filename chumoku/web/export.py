@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,12 @@ def export_page(
         examples = examples_for(str(source)) if isinstance(source, (str, Path)) else ()
         progress("write the page")
         payload = encode_payload({"model": make_container(bundle, out.stem, precision, into=into, examples=examples)})
-        page, contents = folder / out.name, {"name": out.stem, "precision": precision}
-        page.write_text(render_page(payload, **contents), encoding="utf-8")
+        page = folder / out.name
+        render = partial(render_page, payload, name=out.stem, precision=precision)
+        page.write_text(render(), encoding="utf-8")
         certificate = check_in_chromium(page, progress=progress) if check else None
         if certificate is not None:
-            page.write_text(render_page(payload, **contents, certificate=certificate), encoding="utf-8")
+            page.write_text(render(certificate=certificate), encoding="utf-8")
         size = page.stat().st_size
         sync(page)
         check_free(out)
