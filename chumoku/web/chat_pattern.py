@@ -83,7 +83,9 @@ def apply_pattern(pattern: dict[str, Any], turns: Sequence[Turn]) -> Prompt | No
     """The prompt for messages; None if the pattern refuses them. in_page/decoding/chat.js does the same."""
     system = turns[0][1] if turns[0][0] == "system" else None
     turns = turns[1:] if system is not None else turns
-    if (system is not None and pattern["refusals"]["system"]) or (pattern["refusals"]["turns"] and not _take_turns(turns)):
+    if (system is not None and pattern["refusals"]["system"]) or (
+        pattern["refusals"]["turns"] and not _take_turns(turns)
+    ):
         return None
     text, marks = "", []
     for place in range(len(turns) + 1):
@@ -139,7 +141,9 @@ class _Derivation:
     def pattern(self) -> dict[str, Any]:
         refusals = {"system": self._refusal(("system", "user")), "turns": self._refuses_irregular()}
         shapes = REGULAR if refusals["turns"] else (*REGULAR, *IRREGULAR)
-        rows = [(*system, *shape) for system in ([(), ("system",)][: 1 if refusals["system"] else 2]) for shape in shapes]
+        rows = [
+            (*system, *shape) for system in ([(), ("system",)][: 1 if refusals["system"] else 2]) for shape in shapes
+        ]
         for roles in rows:
             self._add_gaps(_marked(roles))
         pattern = {"gaps": self._gaps, "changes": self._changes, "refusals": refusals}

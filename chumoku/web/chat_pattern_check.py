@@ -1,8 +1,8 @@
 """Compares a chat pattern with its template, on random conversations.
 
-    texts        letters, spaces, line ends, symbols, special tokens, and the words that the template itself compares with
-    shapes       1 to 9 messages, with and without a system message, also orders of roles that templates refuse
-    blank        user and system messages without text: a pattern may be right for all others only
+texts        letters, spaces, line ends, symbols, special tokens, and the words that the template itself compares with
+shapes       1 to 9 messages, with and without a system message, also orders of roles that templates refuse
+blank        user and system messages without text: a pattern may be right for all others only
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def find_chat_pattern(tokenizer: Tokenizer) -> tuple[dict[str, Any] | None, str 
     except (NoPattern, UsageError) as error:
         reason = str(error).rstrip(".")
         return None, (
-            "The page has no chat and completes texts only: this model's chat template cannot be written as fixed texts "
-            f"around messages ({reason})."
+            "The page has no chat and completes texts only: this model's chat template cannot be written as fixed "
+            f"texts around messages ({reason})."
         )
     template = tokenizer.chat_template is not None
     before = () if template else tokenizer.prefix_and_suffix[0]
