@@ -28,16 +28,6 @@ export function integer({ min = -Infinity, max = Infinity } = {}) {
   };
 }
 
-/** above: a bound that the number itself must not have. */
-export function number({ min = -Infinity, above = -Infinity, max = Infinity } = {}) {
-  return (value) => {
-    if (!Number.isFinite(value)) return wrong("input should be a valid number");
-    if (value <= above) return wrong(`input should be greater than ${above}`);
-    if (value < min) return wrong(`input should be greater than or equal to ${min}`);
-    return value > max ? wrong(`input should be less than or equal to ${max}`) : [];
-  };
-}
-
 export const boolean = (value) => (typeof value === "boolean" ? [] : wrong("input should be a valid boolean"));
 
 export function oneOf(...names) {
@@ -70,16 +60,6 @@ export function object(schema) {
     const unknown = Object.keys(value).filter((name) => !Object.hasOwn(schema, name));
     const errors = Object.entries(schema).flatMap(([name, type]) => checkField(type, value, name));
     return [...unknown.map((name) => ({ path: `.${name}`, message: "extra inputs are not permitted" })), ...errors];
-  };
-}
-
-/** An object whose values all have this type. */
-export function record(type, { max = Infinity } = {}) {
-  return (value) => {
-    if (!isObject(value)) return wrong("input should be an object");
-    const entries = Object.entries(value);
-    if (entries.length > max) return wrong(`dictionary should have at most ${count(max, "item")} after validation, not ${entries.length}`);
-    return entries.flatMap(([name, one]) => type(one).map(({ path, message }) => ({ path: `.${name}${path}`, message })));
   };
 }
 

@@ -1,6 +1,7 @@
 // Bodies of /v1/completions and /v1/chat/completions become requests to generate a text; as server/openai/generation.py.
 import { RequestError } from "../errors.js";
-import { boolean, checkBody, either, integer, list, number, object, oneOf, optional, record, text } from "../request_body.js";
+import { boolean, checkBody, either, integer, list, object, oneOf, optional, text } from "../request_body.js";
+import { number, record } from "./body_types.js";
 import { checkMessages, fitPrompt } from "./chat.js";
 import { randomSeed } from "./random.js";
 import { formatCount, longest, requireModel } from "./served_model.js";

@@ -4,20 +4,8 @@
 //   chat         choices[0]: message or delta { role, content }, logprobs { content: [token, logprob, bytes, top] }, …
 import { trimStart } from "./chat.js";
 
-const BYTES_PREFIX = "bytes:";
+const BYTES_PREFIX = "bytes:"; // of the text of a token that is a part of a character
 const countCharacters = (text) => [...text].length;
-
-/** Text and bytes of one token: { text, raw, characters }; an incomplete character is written as bytes:\xe3\x81. */
-function tokenText(tokenizer, token) {
-  const raw = tokenizer.tokenBytes(token);
-  try {
-    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw);
-    return { text, raw, characters: text.startsWith(BYTES_PREFIX) ? 0 : countCharacters(text) };
-  } catch {
-    const text = BYTES_PREFIX + Array.from(raw, (byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");
-    return { text, raw, characters: 0 };
-  }
-}
 
 /** One text so far. A token's logprobs are released with its text; tokens cut off by a stop string have none. */
 export class GeneratedText {
@@ -49,10 +37,10 @@ export class GeneratedText {
   }
 
   wait(token, { logprob, top }) {
-    const own = tokenText(this.tokenizer, token);
-    const others = top.map(([other, value]) => ({ ...tokenText(this.tokenizer, other), logprob: value }));
+    const own = this.tokenizer.tokenText(token);
+    const others = top.map(([other, value]) => ({ ...this.tokenizer.tokenText(other), logprob: value }));
     this.waiting.push({ start: this.decoded, ...own, logprob, top: others });
-    const more = this.decoder.decode(own.raw, { stream: true });
+    const more = this.decoder.decode(own.bytes, { stream: true });
     this.decoded += countCharacters(more);
     if (this.trim && !this.shown) this.hidden += more;
   }
@@ -82,7 +70,11 @@ export function makeChunkChoice(chat, piece, text, logprobs) {
 
 function completionLogprobs(logprobs, text) {
   if (!logprobs.length) return null;
-  const offsets = logprobs.map((one) => (text.characters += one.characters) - one.characters);
+  const offsets = logprobs.map((one) => {
+    const offset = text.characters;
+    text.characters += one.text.startsWith(BYTES_PREFIX) ? 0 : countCharacters(one.text);
+    return offset;
+  });
   // Of two tokens with the same text, the more likely one is shown.
   const top = (one) => Object.fromEntries(one.top.toReversed().map((other) => [other.text, other.logprob]));
   return {
@@ -95,7 +87,7 @@ function completionLogprobs(logprobs, text) {
 
 function chatLogprobs(logprobs) {
   if (!logprobs.length) return null;
-  const describe = ({ text, logprob, raw }) => ({ token: text, logprob, bytes: [...raw] });
+  const describe = ({ text, logprob, bytes }) => ({ token: text, logprob, bytes: [...bytes] });
   return { content: logprobs.map((one) => ({ ...describe(one), top_logprobs: one.top.map(describe) })), refusal: null };
 }
 

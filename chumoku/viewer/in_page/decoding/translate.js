@@ -6,13 +6,14 @@
 // blocks along the diagonal, and the tree of a sentence starts at the end of the path chosen before. The same as
 // server/translate.py and decoding/translate.py.
 import { RequestError } from "../errors.js";
-import { boolean, checkBody, either, integer, list, number, optional, text } from "../request_body.js";
+import { boolean, checkBody, either, integer, list, optional, text } from "../request_body.js";
 import { keepWords, restoreWords } from "../text/kept_words.js";
 import { sourceFrame, targetPrompt } from "../text/languages.js";
 import { joinSentences, splitSentences } from "../text/sentences.js";
 import { align } from "./alignment.js";
 import { search } from "./beam.js";
 import { Tree } from "./beam_tree.js";
+import { number } from "./body_types.js";
 import { makeUsage } from "./responses.js";
 import { formatCount, longest, requireModel } from "./served_model.js";
 
