@@ -92,6 +92,7 @@ VARIANTS = {
     "alibi, window": ("decoder", {"position": "alibi", "attention_window": 2}),
     "window encoder": ("encoder", {"position": "sinusoidal", "attention_window": 2}),
     "experts": ("decoder", {"experts": 3, "position": "none", "kv_heads": 1}),
+    "parallel, one norm": ("decoder", {"parallel": True, "shared_norm": True}),
 }
 
 
@@ -126,7 +127,8 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
         assert result["masked"] == hidden
         assert (result["bias"] is not None) == (config.position in SCORE_POSITIONS)
         pairs = {"input": f"{part}.embedding" if layer == 0 else f"{part}.blocks.{layer - 1}.output"}
-        pairs |= {"norm1": f"{here}.attention_norm", "norm2": f"{here}.feedforward_norm", "out": f"{here}.output"}
+        norm2 = "attention_norm" if config.shared_norm else "feedforward_norm"
+        pairs |= {"norm1": f"{here}.attention_norm", "norm2": f"{here}.{norm2}", "out": f"{here}.output"}
         pairs |= {"output": f"{here}.attention.output", "feedforward": f"{here}.feedforward.output"}
         for name, address in pairs.items():
             expected = tape[address][0, place].double()
@@ -363,6 +365,22 @@ def test_ablation_of_encoders() -> None:
     result = view(masked, "ablate", text="ab<mask>c", off=off)
     assert [part["place"] for part in result["places"]] == [2]
     assert len(result["after"]["candidates"]) == 5
+
+
+@pytest.mark.parametrize("head", ["classes", "tags"])
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_models_with_labels_predict_no_tokens(kind: str, head: str) -> None:
+    one = pipeline(kind, head=head, labels=("a", "b", "c"))
+    result = view(one, "look")
+    assert (result["words"], result["lens"], result["output"]) == ([], None, "")
+    assert result["entropy"][kind]
+    result = view(one, "ablate", off=[{"part": kind, "layer": 0, "head": 2}])
+    assert result["change"] > 0
+    assert result["before"]["candidates"] == []
+    result = view(one, "tensor", address="logits")
+    assert (result["rows"] is None) == (head == "classes")
+    with pytest.raises(UsageError, match=f"with the head '{head}' predicts no next token"):
+        view(one, "next_tokens")
 
 
 @pytest.mark.parametrize("length", [7, 43])

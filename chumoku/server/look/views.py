@@ -159,20 +159,21 @@ def ablate(
     change = compare_without(model, off, prompt.tokens, source=prompt.source)
     with switch_off(model, off):
         ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
-    has_logits = change.before.ndim == 3
+    by_place = change.before.ndim == 3
     places = list(predicted_positions(model, prompt)) or [0]
-    effects = (change.effects[0, places] / math.log(2) if has_logits else change.effects).tolist()
+    effects = (change.effects[0, places] / math.log(2) if by_place else change.effects).tolist()
+    names_tokens = by_place and pipeline.config.predicts_tokens
     return {
         **{
             name: {
                 "output": generated_text(pipeline.tokenizer, one),
-                "candidates": _describe_candidates(output[0, places[0]], prompt) if has_logits else [],
+                "candidates": _describe_candidates(output[0, places[0]], prompt) if names_tokens else [],
             }
             for name, output, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))
         },
         "change": json_number(sum(effects) / len(effects)),
         "places": [{"place": place, "bits": json_number(part)} for place, part in zip(places, effects, strict=False)],
-        "measure": "bits" if has_logits else "cosine",
+        "measure": "bits" if by_place else "cosine",
         "notices": notices,
     }
 
