@@ -72,7 +72,7 @@ def as_json(result: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS: dict[str, Any] = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look}
-SCHEMAS |= {"ablate": schemas.Ablate, "next_tokens": schemas.Next}
+SCHEMAS |= {"ablate": schemas.Ablate, "next_tokens": schemas.Next, "patch": schemas.Patch}
 
 
 def view(one: Pipeline, name: str, **fields: Any) -> dict[str, Any]:
@@ -353,6 +353,54 @@ def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pip
     assert every["after"]["output"] != every["before"]["output"]
     again = view(one, "look", new=7)
     assert again["output"] == plain, "switched on again"
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_patching_copies_places_of_another_text(kind: str, decoder: Pipeline, translator: Pipeline) -> None:
+    one = decoder if kind == "decoder" else translator
+    stack = "decoder" if kind == "decoder" else "encoder"
+    heads, output = f"{stack}.blocks.0.attention.heads", f"{stack}.blocks.0.output"
+    ids, _ = question(one, TEXT, None, 3)
+    other, _ = question(one, "犬 dog", ids.tokens[ids.prompt_length :], 3)
+    _, tape = run_and_record(one.model, other.tokens, heads, output, source=other.source)
+    for address, head in ((heads, 2), (heads, None), (output, None)):
+        replace = [{"address": address, "place": place, "head": head} for place in (1, 3)]
+        result = view(one, "patch", new=3, other="犬 dog", replace=replace)
+        chosen = None if head is None else [head]
+        change = patch(one.model, address, tape, ids.tokens, source=ids.source, positions=[1, 3], heads=chosen)
+        bits = [
+            float(change.effects[0, place]) / math.log(2) for place in range(ids.prompt_length - 1, len(ids.tokens))
+        ]
+        assert [part["bits"] for part in result["places"]] == pytest.approx(bits, rel=1e-3, abs=1e-6)
+        assert max(bits) > 1e-4
+    before = view(one, "look", new=3)["words"][0]["candidates"]
+    assert [one["text"] for one in result["before"]["candidates"]] == [name for name, _ in before]
+
+
+def test_patching_all_places_gives_the_output_of_the_other_text(decoder: Pipeline) -> None:
+    last = "decoder.blocks.1.output"
+    moved = {"address": last, "place": 6, "other_place": 2}
+    result = view(decoder, "patch", new=0, other="dog", replace=[moved])
+    assert result["after"] == result["other"] != result["before"]
+    following = view(decoder, "next_tokens", text="dog", count=5)
+    assert [one["id"] for one in result["other"]["candidates"]] == [one["id"] for one in following["candidates"]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"address": "decoder.blocks.0.outputs", "place": 0}, "Did you mean decoder.blocks.0.output"),
+        ({"address": "decoder.blocks.0.output", "place": 7}, "There is no position 7 at decoder.blocks.0.output"),
+        ({"address": "decoder.blocks.0.output", "place": 4}, "There is no position 4 at decoder.blocks.0.output"),
+        ({"address": "decoder.norm", "place": 0, "head": 1}, "decoder.norm has no heads to choose from"),
+        ({"address": "decoder.blocks.0.attention.heads", "place": 0, "head": 5}, "There is no head 5"),
+        ({"address": "decoder.blocks.0.attention.keys", "place": 0}, "can be recorded but not replaced"),
+        ({"address": "decoder.blocks.0.attention.weights", "place": 0}, "with the same number of tokens"),
+    ],
+)
+def test_patching_names_what_is_wrong(decoder: Pipeline, fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        view(decoder, "patch", new=0, other="dogs", replace=[fields])
 
 
 def test_ablation_of_encoders() -> None:
