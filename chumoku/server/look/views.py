@@ -91,7 +91,7 @@ def tensor(
         if request.row >= len(table):
             raise UsageError(f"There is no row {request.row} at {request.address}: it has {len(table)} rows.")
         table, rows = table[request.row : request.row + 1], rows and rows[request.row : request.row + 1]
-    finite = table[table.isfinite()]
+    finite = table[table.isfinite()].double()  # the sum of masked scores is not finite in float32
     statistics = [float(one) for one in (finite.min(), finite.max(), finite.mean())] if len(finite) else [math.nan] * 3
     return {
         "address": request.address,
