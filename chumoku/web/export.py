@@ -25,13 +25,13 @@ from chumoku.training.example_sentences import examples_for
 from chumoku.web.certificate import check_in_chromium
 from chumoku.web.checks import make_checks
 from chumoku.web.container import PRECISIONS, prepare_model, write_container
+from chumoku.web.generation_data import generation_data
 from chumoku.web.page import render_page
 from chumoku.web.payload import Payload, encode_payload
+from chumoku.web.tokenizer_data import tokenizer_data
 from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.checksums import sync
 from chumoku.weights.convert import open_source, set_target_language
-
-CAPACITY = 4096  # most tokens of prompt and text, if the model allows more; as `chumoku serve`
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,28 @@ def make_container(bundle: Bundle, name: str, precision: str, *, into: str | Non
     tokenizers = Tokenizers(bundle.tokenizer, bundle.source_tokenizer)
     if into is not None:
         tokenizers = set_target_language(tokenizers, into)
+    same = tokenizers.source is tokenizers.target
     model = prepare_model(bundle.model, precision)
-    card: dict[str, Any] = model_card(
+    generation = generation_data(model, tokenizers.target, bundle.generation_config)
+    card = model_card(
         name,
         model.config,
         tokenizer=tokenizers.target,
         source_tokenizer=tokenizers.source,
         generation_config=bundle.generation_config,
-        capacity=min(model.config.context, CAPACITY),
+        capacity=generation["context"],
         created=int(time.time()),
         examples=examples,
     )
-    return write_container(model, name=name, card=card, checks=make_checks(model, tokenizers))
+    return write_container(
+        model,
+        name=name,
+        tokenizer=tokenizer_data(tokenizers.target),
+        source_tokenizer=None if same else tokenizer_data(tokenizers.source),
+        generation=generation,
+        checks=make_checks(model, tokenizers),
+        card={**card, "chat": card["chat"] and generation["chat"] is not None},
+    )
 
 
 def part_sizes(payload: Payload, total: int) -> dict[str, int]:

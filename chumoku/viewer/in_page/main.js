@@ -8,7 +8,7 @@ import { mount as mountPlayground, strings as playgroundStrings, styles as playg
 import { accepts as translateAccepts, mount as mountTranslate, strings as translateStrings, styles as translateStyles } from "../views/translate/translate.js";
 import { makeMount, strings as aboutStrings, styles as aboutStyles } from "./about/about.js";
 import { makeApi } from "./api.js";
-import { OpeningError, openPage, showMessage } from "./opening.js";
+import { OpeningError, openPage, removeMessages, showMessage } from "./opening.js";
 import { partsNamed } from "./integrity.js";
 import { strings } from "./strings.js";
 
@@ -36,7 +36,7 @@ async function start() {
   const all = { ...VIEWS, about: { mount: makeMount(page), strings: aboutStrings, styles: aboutStyles, accepts: () => true } };
   addStrings(aboutStrings); // the names of views are shown before they are opened
   const views = Object.keys(all).filter((name) => !all[name].accepts || models.some(all[name].accepts));
-  for (const element of partsNamed("opening")) element.remove();
+  removeMessages();
   startApp({
     views,
     connect({ onState }) {

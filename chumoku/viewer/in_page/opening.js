@@ -3,21 +3,28 @@
 //   data-part   contents   { name, precision, bytes, parts: [{ name, stored, size, sha256 }], chars }
 //               worker     the worker's script
 //               chunk      the payload, in pieces
-//               opening    shown until the page is open
+//               opening    what is shown if the script does not run
+import { el } from "../core/dom.js";
 import { t } from "../core/i18n.js";
 import { documentIsWhole, partsNamed } from "./integrity.js";
 
 const POLL = 150; // ms
+const message = el("p", { class: "opening-message", role: "status" });
 const megabytes = (count) => (count / 1e6).toFixed(1);
 
 /** An error whose message is a text of the page. */
 export class OpeningError extends Error {}
 
+/** Show a text in place of the page's first message, which stays in the document, because its sum is checked later. */
 export function showMessage(text) {
-  const [first, ...others] = partsNamed("opening");
-  for (const other of others) other.remove();
-  first.removeAttribute("lang");
-  first.textContent = text;
+  document.body.classList.add("opening");
+  message.textContent = text;
+  if (!message.isConnected) document.body.append(message);
+}
+
+export function removeMessages() {
+  document.body.classList.remove("opening");
+  for (const element of [message, ...partsNamed("opening")]) element.remove();
 }
 
 function readJson(name) {
