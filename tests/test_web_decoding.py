@@ -1,4 +1,4 @@
-"""Decoding in a web page: searches, sampling, chat patterns and handlers in Chromium, against Python's."""
+"""Decoding in a web page: searches, sampling and generation in Chromium, against Python's on tables of logits."""
 
 from __future__ import annotations
 
@@ -12,21 +12,13 @@ from typing import Any
 import pytest
 import torch
 from browser import monitored_page
-from bundles import byte_tokenizer, chat_tokenizer
-from chat_templates import FAMILIES
 
 from chumoku.decoding.beam import run_search
 from chumoku.decoding.beam_rules import Rules
 from chumoku.decoding.beam_tree import Tree
 from chumoku.decoding.sampling import SamplingOptions, process_logits
 from chumoku.decoding.stop_strings import StopStrings
-from chumoku.errors import UsageError
 from chumoku.probe.inline_modules import inline_modules
-from chumoku.text.chat_template import ChatTemplate, find_marks
-from chumoku.text.tokenizer import Tokenizer
-from chumoku.web import chat_pattern_check
-from chumoku.web.chat_pattern import make_renderer
-from chumoku.web.chat_pattern_check import find_chat_pattern, find_words, random_conversation
 
 VOCABULARY, END, CLASSES = 11, 3, 3
 
@@ -64,14 +56,13 @@ const tableEngine = (table, log = []) => ({
 ENTRY = """
 import { search } from "./decoding/beam.js";
 import { Tree } from "./decoding/beam_tree.js";
-import { renderChat } from "./decoding/chat.js";
 import { generate } from "./decoding/generate.js";
 import { likelihood } from "./decoding/logprobs.js";
 import { draw, Sampler } from "./decoding/sampling.js";
 import { makeRandom, randomSeed } from "./decoding/random.js";
 import { StopStrings } from "./decoding/stop_strings.js";
 Object.assign(window, { search, Tree, generate, likelihood, draw, Sampler, makeRandom, randomSeed, StopStrings });
-Object.assign(window, { renderChat, tableEngine });
+Object.assign(window, { tableEngine });
 """
 
 
@@ -349,86 +340,3 @@ def test_stop_strings_equal_pythons(page: Any) -> None:
     for case, found in zip(cases, page.evaluate(STOP, cases), strict=True):
         stopping = StopStrings(case["stops"])
         assert found == [*map(stopping.push, case["pieces"]), stopping.finish(), stopping.stopped], case
-
-
-def template_tokenizer(name: str) -> Tokenizer:
-    """A tokenizer of bytes with the chat template of a family."""
-    family = FAMILIES[name]
-    backend = byte_tokenizer()._special
-    backend.add_special_tokens([*family.marks])
-    tokenizer = Tokenizer(backend)
-    tokens = {"bos_token": family.bos or "", "eos_token": family.eos or ""}
-    tokenizer.chat_template = ChatTemplate({"default": family.template}, tokens)
-    return tokenizer
-
-
-RENDER = """
-(cases) => cases.map(({ pattern, conversations }) => conversations.map((messages) => {
-  try {
-    return renderChat(pattern, messages);
-  } catch (error) {
-    return { error: error.message, kind: error.name, param: error.param };
-  }
-}))
-"""
-CHAT_ML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-LLAMA_3 = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-
-
-def test_chat_patterns_write_what_templates_write(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the page and in Python; a template that changes with words of a message has no pattern."""
-    monkeypatch.setattr(chat_pattern_check, "CONVERSATIONS", 23)
-    monkeypatch.setattr(chat_pattern_check, "BLANK_CONVERSATIONS", 23)
-    tokenizers = {name: template_tokenizer(name) for name in FAMILIES}
-    tokenizers |= {"chatml": chat_tokenizer(CHAT_ML), "llama3 format": chat_tokenizer(LLAMA_3)}
-    cases, expected, notices = [], [], {}
-    for number, (name, tokenizer) in enumerate(tokenizers.items()):
-        pattern, notices[name] = find_chat_pattern(tokenizer)
-        if pattern is None:
-            continue
-        chance, render, words = random.Random(number), make_renderer(tokenizer), find_words(tokenizer)
-        conversations = [random_conversation(chance, words, blank=pattern["blank"]) for _ in range(29)]
-        messages = [[{"role": role, "content": text} for role, text in turns] for turns in conversations]
-        cases.append({"pattern": pattern, "conversations": messages})
-        expected.append([render_or_refuse(tokenizer, render, turns) for turns in conversations])
-    assert {name for name, notice in notices.items() if notice} == {"smollm3"}
-    assert str(notices["smollm3"]).endswith("(it changes the text of messages in a way of its own).")
-    found = page.evaluate(RENDER, cases)
-    assert found == expected
-    assert any("error" in one for one in found[2]), "llama2 refuses roles that do not take turns"
-    blank = [{"role": role, "content": text} for role, text in (("user", " "), ("assistant", "a"), ("user", "b"))]
-    refused = page.evaluate(RENDER, [{"pattern": cases[2]["pattern"], "conversations": [blank]}])[0][0]
-    assert refused["error"].startswith("This page cannot render a system or user message without text.")
-
-
-def render_or_refuse(tokenizer: Tokenizer, render: Any, turns: list[tuple[str, str]]) -> dict[str, Any]:
-    """What the page must answer."""
-    try:
-        spans = render(turns)
-    except UsageError as error:
-        return {"error": str(error), "kind": "RequestError", "param": "messages"}
-    text = "".join(span.text for span in spans)
-    place = {at: len(text[:at].encode("utf-16-le")) // 2 for at in range(len(text) + 1)}  # JavaScript counts so
-    marks = find_marks(tokenizer, spans)
-    return {"text": text, "marks": [{"id": one.id, "start": place[one.start], "end": place[one.end]} for one in marks]}
-
-
-def test_a_template_that_counts_messages_has_no_pattern() -> None:
-    tokenizer = chat_tokenizer()
-    source = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}{% endfor %}"
-    tokenizer.chat_template = ChatTemplate({"default": source})
-    assert find_chat_pattern(tokenizer)[1] is None
-    for odd, reason in {
-        "{{ messages | length }}" + source: "what it writes between two messages depends on more than their roles",
-        source + "{% if messages | length > 6 %}<|im_end|>{% endif %}": "what it writes depends on the text of the",
-        source.replace("{{ m.content }}", "{{ m.content | upper }}"): "it leaves out, repeats or moves messages",
-        source + "{% if 'sesame' in messages[-1].content %}!{% endif %}": "what it writes depends on the text of the",
-        source + "{{ raise_exception('closed') }}": "it says: closed",
-        "{% if messages[-2:] | map(attribute='role') | list == ['user', 'user'] %}{{ raise_exception() }}{% endif %}"
-        + source: "it accepts some orders of roles and refuses others",
-    }.items():
-        tokenizer.chat_template = ChatTemplate({"default": odd})
-        pattern, notice = find_chat_pattern(tokenizer)
-        assert pattern is None
-        assert reason in str(notice), odd
-    assert find_chat_pattern(byte_tokenizer()) == (None, None), "plain chat has no special tokens"
