@@ -2,83 +2,34 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import random
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
 import pytest
 import tokenizers
 import torch
-from browser import monitored_page
 from bundles import byte_tokenizer, chat_tokenizer
 from chat_templates import FAMILIES
 from serving import Serving, serving
+from web_requests import compare, handlers_page
 
 from chumoku.decoding import chat
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
+from chumoku.models.generation_config import GenerationConfig
 from chumoku.pipeline import Pipeline
-from chumoku.probe.inline_modules import inline_modules
+from chumoku.server.openai import schemas
+from chumoku.server.openai.generation import sampling_of
 from chumoku.text.chat_template import ChatTemplate, find_marks
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.web import chat_pattern_check
 from chumoku.web.chat_pattern import apply_pattern, make_renderer
 from chumoku.web.chat_pattern_check import find_chat_pattern, find_words, random_conversation
-from chumoku.web.container import prepare_model, write_container
+from chumoku.web.container import prepare_model
 from chumoku.web.generation_data import generation_data
 from chumoku.web.tokenizer_data import tokenizer_data
-
-ENTRY = """
-import { Container } from "./container.js";
-import { encodePrompt, renderChat } from "./decoding/chat.js";
-import { chatCompletions, completions, streamChatCompletions, streamCompletions } from "./decoding/completions.js";
-import { translate } from "./decoding/translate.js";
-import { Model } from "./model.js";
-import { JavaScriptEngine } from "./session.js";
-import { makeTokenizer } from "./tokenizers/tokenizer.js";
-
-const ROUTES = { "/v1/translate": translate, "/v1/completions": completions, "/v1/chat/completions": chatCompletions };
-const STREAMS = { "/v1/completions": streamCompletions, "/v1/chat/completions": streamChatCompletions };
-const collect = async (chunks) => {
-  const found = [];
-  for await (const chunk of chunks) found.push(chunk);
-  return found;
-};
-
-async function answer(runtime, [path, body]) {
-  let checks = 0;
-  const check = async () => void checks++;
-  try {
-    const handler = (body.stream ? STREAMS : ROUTES)[path];
-    const result = await (body.stream ? collect(handler(runtime, body, check)) : handler(runtime, body, check));
-    return { result, checks };
-  } catch (error) {
-    if (error.name !== "RequestError") throw error;
-    const { message, param, code, status } = error;
-    return { error: { message, param, code }, status };
-  }
-}
-
-function openRuntime(name, container) {
-  const opened = new Container(Uint8Array.from(atob(container), (char) => char.charCodeAt(0)).buffer);
-  const model = new Model(opened);
-  const twin = new JavaScriptEngine(model);
-  const tokenizer = makeTokenizer(opened.tokenizer);
-  return { name, model, engine: twin, twin, tokenizer, sourceTokenizer: tokenizer, generation: opened.generation };
-}
-
-const answers = async (name, container, requests) => {
-  const runtime = openRuntime(name, container);
-  const found = [];
-  for (const request of requests) found.push(await answer(runtime, request));
-  return found;
-};
-Object.assign(window, { answers, encodePrompt, makeTokenizer, renderChat });
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -90,16 +41,8 @@ def few_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def page(browser_process: Any) -> Iterator[Any]:
-    """A page with the handlers."""
-    folder = files("chumoku") / "viewer"
-
-    def read(name: str) -> str:
-        return ENTRY if name == "in_page/test.js" else (folder / name).read_text(encoding="utf-8")
-
-    with monitored_page(browser_process) as (one, log):
-        one.set_content(f'<script type="module">{inline_modules("in_page/test.js", read)}</script>')
+    with handlers_page(browser_process) as one:
         yield one
-        assert log.messages == []
 
 
 def make_pipeline(kind: str, tokenizer: Tokenizer, **changes: Any) -> Pipeline:
@@ -133,63 +76,6 @@ def server(models: dict[str, Pipeline]) -> Iterator[Serving]:
         yield one
 
 
-def pack(pipeline: Pipeline) -> str:
-    tokenizer = tokenizer_data(pipeline.tokenizer)
-    generation = generation_data(pipeline.model, pipeline.tokenizer, pipeline.generation_config)
-    content = write_container(pipeline.model, name="m", tokenizer=tokenizer, generation=generation)
-    return base64.b64encode(content).decode()
-
-
-def expected(server: Serving, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    response = server.post(path, **body)
-    if response.status_code != 200:
-        error = response.json()["error"]
-        return {"error": {name: error[name] for name in ("message", "param", "code")}, "status": response.status_code}
-    if not body.get("stream"):
-        return {"result": response.json()}
-    events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: ")]
-    assert events.pop() == "[DONE]"
-    return {"result": [json.loads(event) for event in events]}
-
-
-def assert_same(found: Any, wanted: Any, where: str) -> None:
-    """Equal, with numbers up to rounding; ids, times and what was cached aside."""
-    if isinstance(wanted, dict):
-        assert isinstance(found, dict), where
-        assert found.keys() == wanted.keys(), (where, found, wanted)
-        for key in wanted.keys() - {"id", "created", "cached_tokens"}:
-            assert_same(found[key], wanted[key], f"{where}.{key}")
-        assert isinstance(wanted.get("id"), str) or found.get("id") == wanted.get("id"), where
-    elif isinstance(wanted, list):
-        assert isinstance(found, list), where
-        assert len(found) == len(wanted), (where, found, wanted)
-        for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
-            assert_same(one, other, f"{where}[{place}]")
-    elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, abs=2e-4), where
-    else:
-        assert found == wanted, where
-
-
-def compare(page: Any, server: Serving, models: dict[str, Pipeline], name: str, requests: list[Any]) -> list[Any]:
-    requests = [(path, {"model": name, **body}) for path, body in requests]
-    given = [name, pack(models[name]), requests]
-    found: list[Any] = page.evaluate("([name, container, requests]) => answers(name, container, requests)", given)
-    for (path, body), one in zip(requests, found, strict=True):
-        checks, result = one.pop("checks", 0), one.get("result")
-        if isinstance(result, dict):
-            least = 1 if "translations" in result else result["usage"]["completion_tokens"]
-            assert checks >= least, "one for each token at least"
-        wanted = expected(server, path, body)
-        if "error" in wanted:
-            for theirs, ours in PAGE_WORDS.items():
-                wanted["error"]["message"] = wanted["error"]["message"].replace(theirs, ours)
-        assert_same(one, wanted, f"{path} {body}")
-    return found
-
-
-# A page has one model, and no tools.
-PAGE_WORDS = {" (or a tool's result)": "", "user, tool or": "user or", "translator, many, writer": "writer"}
 TEXT = "猫が https://example.com を見た。 Dr. Sato saw B2! Yes"
 
 
@@ -246,9 +132,33 @@ def test_completions_equal_the_servers(page: Any, server: Serving, models: dict[
     assert [found[place]["result"]["choices"][0]["finish_reason"] for place in (3, 4, 5)] == ["stop", "stop", "length"]
 
 
+def test_what_a_request_leaves_out_is_the_models_default(page: Any, models: dict[str, Pipeline]) -> None:
+    bodies = [
+        {},
+        {"temperature": 0.5},
+        {"top_k": 0},
+        {"top_p": 1.0, "min_p": 0},
+        {"min_p": 0.2, "repetition_penalty": 2.0},
+    ]
+    files: list[dict[str, Any]] = [
+        {},
+        {"top_k": 7},
+        {"do_sample": False},
+        {"temperature": 0.9, "repetition_penalty": 1.2},
+    ]
+    for config in map(GenerationConfig, files):
+        generation = generation_data(models["writer"].model, models["writer"].tokenizer, config)
+        for body in bodies:
+            options = sampling_of(schemas.Completion(model="m", prompt="a", seed=3, **body), config)
+            names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+            given = dict.fromkeys((*names, "seed", "presence_penalty", "frequency_penalty", "logit_bias")) | body
+            found = page.evaluate("([body, generation]) => samplingOf(body, generation)", [given, generation])
+            assert {name: found.get(name) for name in names} == {name: getattr(options, name) for name in names}, body
+
+
 def test_chats_equal_the_servers(page: Any, server: Serving, models: dict[str, Pipeline]) -> None:
     greedy = {"temperature": 0, "max_tokens": 11}
-    space = models["writer"].tokenizer.encode(" ")[0]
+    spaces = {"logit_bias": {models["writer"].tokenizer.encode(" ")[0]: 60}, "frequency_penalty": 2, "logprobs": True}
 
     def chat(*texts: str, system: str | None = None) -> dict[str, Any]:
         messages = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
@@ -259,13 +169,8 @@ def test_chats_equal_the_servers(page: Any, server: Serving, models: dict[str, P
         {**chat("Hello", "Yes", " <|im_end|>\n", system="Be brief."), "stream": True, "logprobs": True},
         {**chat("One", "two", "three", "x" * 31, "four"), "stream": True, "stream_options": {"include_usage": True}},
         chat(*(["x" * 19] * 7)),
-        {
-            **chat("Hello"),
-            "logit_bias": {space: 60},
-            "frequency_penalty": 2,
-            "logprobs": True,
-            "max_completion_tokens": 37,
-        },
+        {**chat("Hello"), **spaces, "max_completion_tokens": 37},
+        {**chat("Hello"), **spaces, "max_completion_tokens": 37, "stream": True},
         chat("x" * 200),
         chat(" "),
         chat("a", "b"),
@@ -276,7 +181,7 @@ def test_chats_equal_the_servers(page: Any, server: Serving, models: dict[str, P
     found = compare(page, server, models, "writer", [("/v1/chat/completions", body) for body in bodies])
     assert found[3]["result"]["dropped_messages"] > 0
     assert found[4]["result"]["choices"][0]["message"]["content"][:1] not in (" ", "")
-    assert found[5]["error"]["code"] == "context_length_exceeded"
+    assert found[6]["error"]["code"] == "context_length_exceeded"
 
 
 def template_tokenizer(name: str) -> Tokenizer:
@@ -378,18 +283,23 @@ def metaspace_tokenizer() -> Tokenizer:
     return Tokenizer(backend)
 
 
+OVERLAPPING = "{% for m in messages %}{{ m.role }}: {{ m.content }}|a|{% endfor %}"  # b|a|a|: a user types the first |a
+
+
 def test_prompts_have_pythons_tokens(page: Any) -> None:
     """Also where a user types special tokens, and with a tokenizer that puts a space before a text."""
-    pieces = metaspace_tokenizer()
-    for tokenizer, family in ((chat_tokenizer(), "smollm2"), (pieces, "llama2"), (chat_tokenizer(LLAMA_3), None)):
-        if family:
-            bos, eos = ("<|im_start|>", "<|im_end|>") if family == "smollm2" else ("<s>", "</s>")
-            tokens = {"bos_token": bos, "eos_token": eos}
-            tokenizer.chat_template = ChatTemplate({"default": FAMILIES[family].template}, tokens)
+    cases: list[tuple[Tokenizer, str | None, dict[str, str]]] = [
+        (chat_tokenizer(), FAMILIES["smollm2"].template, {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}),
+        (metaspace_tokenizer(), FAMILIES["llama2"].template, {"bos_token": "<s>", "eos_token": "</s>"}),
+        (chat_tokenizer(("|a|",)), OVERLAPPING, {}),
+        (chat_tokenizer(LLAMA_3), None, {}),
+    ]
+    for tokenizer, template, names in cases:
+        tokenizer.chat_template = None if template is None else ChatTemplate({"default": template}, names)
         pattern, _ = find_chat_pattern(tokenizer)
         assert pattern is not None
         chance, words = random.Random(11), find_words(tokenizer)
-        conversations = [random_conversation(chance, words) for _ in range(61)]
+        conversations = [[("user", "b|a")], *(random_conversation(chance, words) for _ in range(47))]
         conversations = [turns for turns in conversations if apply_pattern(pattern, turns) is not None]
         messages = [[{"role": role, "content": text} for role, text in turns] for turns in conversations]
         found = page.evaluate(ENCODE, [tokenizer_data(tokenizer), pattern, messages])

@@ -137,6 +137,7 @@ class _Derivation:
         self._dates = {format for format in DATE_FORMAT.findall(source) if KNOWN_DATE.fullmatch(format)}
         self._gaps: dict[str, list[Piece]] = {}
         self._changes: dict[str, str] = {}
+        self._texts: dict[tuple[Turn, ...], str] = {}
 
     def pattern(self) -> dict[str, Any]:
         refusals = {"system": self._refusal(("system", "user")), "turns": self._refuses_irregular()}
@@ -150,6 +151,12 @@ class _Derivation:
         for roles in rows:
             self._add_changes(pattern, _marked(roles))
         return pattern
+
+    def _text(self, turns: tuple[Turn, ...]) -> str:
+        """The prompt for messages, rendered once."""
+        if turns not in self._texts:
+            self._texts[turns] = "".join(span.text for span in self._render(turns))
+        return self._texts[turns]
 
     def _refusal(self, roles: Sequence[str]) -> str | None:
         """Why the template does not render messages of these roles, or None."""
@@ -224,7 +231,7 @@ class _Derivation:
     def _made_of(self, turns: list[Turn], place: int, probe: str) -> str | None:
         """What the template makes of a probe in place of a message; None if it writes other text around it, too."""
         marked, probed = (
-            "".join(span.text for span in self._render([*turns[:place], (turns[place][0], text), *turns[place + 1 :]]))
+            self._text((*turns[:place], (turns[place][0], text), *turns[place + 1 :]))
             for text in (turns[place][1], probe)
         )
         if turns[place][1] not in marked:  # a system message that is left out

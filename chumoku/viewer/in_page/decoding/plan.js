@@ -135,7 +135,7 @@ function checkFits({ model, generation }, { prompt, sampling }) {
 }
 
 /** How tokens are chosen; what a request leaves out is the model's default. Without a seed, the seed is random. */
-function samplingOf(body, { sampling }) {
+export function samplingOf(body, { sampling }) {
   const off = { top_k: 0, top_p: 1, min_p: 0 };
   const given = [...CHOSEN, "repetition_penalty"].filter((name) => body[name] !== null);
   const chosen = { ...sampling.model, ...Object.fromEntries(given.map((name) => [name, body[name] === off[name] ? null : body[name]])) };
