@@ -133,7 +133,7 @@ def test_completions_equal_the_servers(page: Any, server: Serving, models: dict[
 
 
 def test_what_a_request_leaves_out_is_the_models_default(page: Any, models: dict[str, Pipeline]) -> None:
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {},
         {"temperature": 0.5},
         {"top_k": 0},
