@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo test test-slow test-all check format strings faults families venv browser clean
+.PHONY: demo test test-slow test-all check format strings faults families wasm venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -43,6 +43,11 @@ faults: venv
 # Measure the formats of every model family, on tiny models with random weights: five minutes on two busy cores.
 families: venv
 	PYTHONPATH=tests $(BIN)/python tests/family_table.py
+
+# Compile the native engine for web pages, after changes of its C++; the package ziglang is a download of 100 MB.
+wasm: venv
+	$(BIN)/python -m pip install -qq ziglang==0.17.0
+	$(BIN)/python -m chumoku.web.build_wasm
 
 # Web pages are tested in Debian's Chromium, without a window system if there is such a package: that takes a third of the
 # time. If neither can be installed, these tests are skipped with a message.

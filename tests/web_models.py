@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
@@ -114,10 +114,13 @@ def random_config(draw: random.Random) -> ModelConfig:
                 drawn = {key: value for key, value in drawn.items() if key not in wrong}
 
 
-def covering_configs(seed: int = 0, candidates: int = 500) -> list[ModelConfig]:
+def covering_configs(
+    seed: int = 0, candidates: int = 500, *, accept: Callable[[ModelConfig], bool] = lambda config: True
+) -> list[ModelConfig]:
     """A few configs that together have every value of every setting, and every pair of values of TOGETHER."""
     draw = random.Random(seed)
-    drawn = [(config, values_of(config)) for config in (random_config(draw) for _ in range(candidates))]
+    configs = (random_config(draw) for _ in range(candidates))
+    drawn = [(config, values_of(config)) for config in configs if accept(config)]
     missing, chosen = set.union(*(values for _, values in drawn)), []
     while missing:
         config, values = max(drawn, key=lambda pair: len(pair[1] & missing))
@@ -168,10 +171,10 @@ window.openModel = (text) => new modules.Model(new modules.Container(toBytes(tex
 
 
 @contextmanager
-def twin_page(browser: Any) -> Iterator[Any]:
-    """A page with the modules of a web page's models."""
+def twin_page(browser: Any, *, entry: str = ENTRY) -> Iterator[Any]:
+    """A page with the modules of a web page's models; `entry` sets window.modules."""
     folder = files("chumoku") / "viewer" / "in_page"
-    sources = {"main.js": ENTRY}
+    sources = {"main.js": entry}
     script = inline_modules("main.js", lambda name: sources.get(name) or (folder / name).read_text(encoding="utf-8"))
     with monitored_page(browser) as (page, log):
         page.set_content(f'<script type="module">{script}{HELPERS}</script>')
