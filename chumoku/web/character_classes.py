@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import unicodedata
 from collections.abc import Callable, Iterable
 
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -41,21 +42,9 @@ def to_ranges(members: Iterable[bool]) -> Ranges:
     return tuple(numbers)
 
 
-def ranges_of(characters: Iterable[str]) -> Ranges:
-    """The ranges of a set of characters."""
-    known = set(characters)
-    return to_ranges(char in known for char in TEXT)
-
-
-def union(*sets: Ranges) -> Ranges:
-    """The characters that are in any of the sets."""
+def neither(*sets: Ranges) -> Ranges:
+    """The characters that are in none of the sets."""
     known = {char for one in sets for char in _characters(one)}
-    return ranges_of(known)
-
-
-def complement(ranges: Ranges) -> Ranges:
-    """The characters that are not in a set."""
-    known = set(_characters(ranges))
     return to_ranges(char not in known for char in TEXT)
 
 
@@ -99,6 +88,12 @@ def word() -> Ranges:
 
 
 @functools.cache
+def invisible() -> Ranges:
+    """Characters that labels of tokens show as numbers: Python's categories C (control, unassigned …) and Z (spaces)."""
+    return to_ranges(unicodedata.category(char)[0] in "CZ" for char in TEXT)
+
+
+@functools.cache
 def combining_marks() -> Ranges:
     """What StripAccents removes."""
     return _removed_by(normalizers.StripAccents())
@@ -113,10 +108,9 @@ def nonspacing_marks() -> Ranges:
 
 @functools.cache
 def controls() -> Ranges:
-    """What BERT's normalizer removes as a control character."""
+    """What BERT's normalizer removes while it cleans a text: control characters, U+0000 and U+FFFD."""
     return _removed_by(
-        normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False),
-        but=whitespace(),
+        normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
     )
 
 
@@ -170,10 +164,9 @@ def each(normalizer: normalizers.Normalizer, write: Callable[[str], str] = str) 
     return normalizer.normalize_str(BETWEEN.join(map(write, TEXT))).split(BETWEEN)
 
 
-def _removed_by(normalizer: normalizers.Normalizer, but: Ranges = ()) -> Ranges:
+def _removed_by(normalizer: normalizers.Normalizer) -> Ranges:
     left = set(normalizer.normalize_str(TEXT))
-    exempt = set(_characters(but))
-    return to_ranges(char not in left and char not in exempt for char in TEXT)
+    return to_ranges(char not in left and not normalizer.normalize_str(char) for char in TEXT)
 
 
 def _kept_by(pre_tokenizer: pre_tokenizers.PreTokenizer) -> list[bool]:
