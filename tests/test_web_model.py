@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 from web_models import VOCABULARY, build_random, covering_configs, random_config, to_tensor, to_text, twin_page
 

@@ -139,7 +139,7 @@ def take_snapshot(
     )
     weights = attention.stack_attention(model, tape)
     maps = [_name_map(key, one[:, 0].float().cpu(), inputs) for key, one in weights.items()]
-    logits = None if output.logits is None else final_output(output)[0]
+    logits = final_output(output)[0] if model.config.predicts_tokens else None
     is_encoder = isinstance(model, EncoderModel)
     stack = model.get_submodule("encoder" if is_encoder else "decoder")
     following = inputs.next_token

@@ -10,8 +10,12 @@ Python, in this folder                                     JavaScript, in chumok
     tokenizer_data.py   what a tokenizer needs             tokenizers/, text/   text ↔ tokens, sentences
     generation_data.py  sampling defaults, chat pattern    decoding/            sampling, beam search, translation, chat
                                                            look/                what the view "look" shows
-    page.py             modules, container → HTML          api.js, worker.js    the views' requests, answered here
+    payload.py          bytes → text in a page             payload.js           text → bytes
+    page.py             modules, payload → HTML            integrity.js         the page checks that it is whole
+                                                           api.js, worker.js    the views' requests, answered here
+    checks.py           inputs and Python's outputs        certificate.js       the page's outputs, compared
     certificate.py      the page in Chromium against Python
+    export.py           all of it: chumoku convert --to web
 
 The views are those of the server's page, unchanged.
 """

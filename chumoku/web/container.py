@@ -2,7 +2,7 @@
 
     "CHMK" · u32 length of the header · header (UTF-8 JSON) · tensors, each at a multiple of 64 bytes; little-endian
 
-    header    format, name, config, precision, tensors, tokenizer, source_tokenizer, generation, checks
+    header    format, name, config, precision, tensors, tokenizer, source_tokenizer, generation, checks, card
     tensors   {name: {"kind": "float32", "shape": […], "at": bytes from the start of the file}}
               {name: {"kind": "int8", "shape": [N, K], "at": …, "scale_at": …}}
 
@@ -54,6 +54,7 @@ def write_container(
     source_tokenizer: Mapping[str, Any] | None = None,
     generation: Mapping[str, Any] | None = None,
     checks: Mapping[str, Any] | None = None,
+    card: Mapping[str, Any] | None = None,
 ) -> bytes:
     """The bytes of a container.
 
@@ -65,7 +66,7 @@ def write_container(
         **{"format": FORMAT, "name": name, "config": config_for_page(model.config)},
         **{"precision": "int8" if is_quantized(model) else "float32"},
         **{"tokenizer": tokenizer, "source_tokenizer": source_tokenizer},
-        **{"generation": generation, "checks": checks},
+        **{"generation": generation, "checks": checks, "card": card},
     }
     data = _Data()
     tensors = {name: data.add_tensor(tensor) for name, tensor in _stored_tensors(model).items()}

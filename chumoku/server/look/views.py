@@ -4,6 +4,7 @@
     tokens        the tokens of the texts                     addresses      all recordable tensors
     tensor        the first 64 × 64 numbers at an address     next_tokens    the most likely next tokens, with logits
     block         one head's computation at one position      ablate         the output with parts switched off
+    patch         the output with values of another text
 
 Each function runs the model, so the server calls it in the worker thread. It calls `check_interrupt` before each
 generated token and each layer of the lens, which may raise an exception to stop it. A response has at most about 8 MB.
@@ -25,11 +26,11 @@ from chumoku.pipeline import Pipeline
 from chumoku.probe import next_token, page
 from chumoku.probe.block import HeadTrace, trace_block
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
-from chumoku.probe.forward_pass import check_head, check_layer
+from chumoku.probe.forward_pass import check_head, check_layer, final_output, run_and_record
 from chumoku.probe.json_values import json_number, json_numbers
-from chumoku.probe.patching import compare_without, switch_off
+from chumoku.probe.patching import Change, Replacement, compare_edited, compare_without, copy_places, switch_off
 from chumoku.probe.snapshot import LookInput, most_likely, predicted_positions, take_snapshot
-from chumoku.probe.tensor_table import read_table
+from chumoku.probe.tensor_table import check_address, read_table
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.shared import MAX_MAP_VALUES, MAX_TOKENS, MAX_TOKENS_ONE_LAYER, prompt_from_request
 from chumoku.server.token_text import label_tokens
@@ -90,7 +91,7 @@ def tensor(
         if request.row >= len(table):
             raise UsageError(f"There is no row {request.row} at {request.address}: it has {len(table)} rows.")
         table, rows = table[request.row : request.row + 1], rows and rows[request.row : request.row + 1]
-    finite = table[table.isfinite()]
+    finite = table[table.isfinite()].double()  # the sum of masked scores is not finite in float32
     statistics = [float(one) for one in (finite.min(), finite.max(), finite.mean())] if len(finite) else [math.nan] * 3
     return {
         "address": request.address,
@@ -159,21 +160,62 @@ def ablate(
     change = compare_without(model, off, prompt.tokens, source=prompt.source)
     with switch_off(model, off):
         ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
-    has_logits = change.before.ndim == 3
-    places = list(predicted_positions(model, prompt)) or [0]
-    effects = (change.effects[0, places] / math.log(2) if has_logits else change.effects).tolist()
+    outputs = (("before", change.before, prompt), ("after", change.after, ablated_prompt))
     return {
         **{
             name: {
                 "output": generated_text(pipeline.tokenizer, one),
-                "candidates": _describe_candidates(output[0, places[0]], prompt) if has_logits else [],
+                "candidates": _describe_candidates(pipeline, output, prompt),
             }
-            for name, output, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))
+            for name, output, one in outputs
         },
+        **_describe_change(pipeline, change, prompt),
+        "notices": notices,
+    }
+
+
+def patch(
+    pipeline: Pipeline, request: schemas.Patch, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
+    """The candidates after the text, after another text, and after the text with tensors of the other one.
+
+    Both texts have the same continuation: that of the first one.
+    """
+    model = pipeline.model
+    for one in request.replace:
+        check_address(model, one.address)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    follows = None if pipeline.config.kind == "encoder" else list(prompt.tokens[prompt.prompt_length :])
+    about_other = request.model_copy(update={"text": request.other, "target": follows})
+    other, other_notices = prompt_from_request(pipeline, about_other, check_interrupt)
+    wanted = [
+        Replacement(one.address, one.place, one.place if one.other_place is None else one.other_place, one.head)
+        for one in request.replace
+    ]
+    addresses = dict.fromkeys(one.address for one in wanted)
+    output, tape = run_and_record(model, other.tokens, *addresses, source=other.source)
+    change = compare_edited(model, copy_places(wanted, tape), prompt.tokens, source=prompt.source)
+    return {
+        "before": {"candidates": _describe_candidates(pipeline, change.before, prompt)},
+        "after": {"candidates": _describe_candidates(pipeline, change.after, prompt)},
+        "other": {"candidates": _describe_candidates(pipeline, final_output(output), other)},
+        **_describe_change(pipeline, change, prompt),
+        "notices": [*notices, *(one for one in other_notices if one not in notices)],
+    }
+
+
+def _predicted_places(pipeline: Pipeline, prompt: LookInput) -> list[int]:
+    return list(predicted_positions(pipeline.model, prompt)) or [0]
+
+
+def _describe_change(pipeline: Pipeline, change: Change, prompt: LookInput) -> dict[str, Any]:
+    """The mean effect, and that at each predicted position: in bits, for vectors 1 − cos."""
+    places, by_place = _predicted_places(pipeline, prompt), change.before.ndim == 3
+    effects = (change.effects[0, places] / math.log(2) if by_place else change.effects).tolist()
+    return {
         "change": json_number(sum(effects) / len(effects)),
         "places": [{"place": place, "bits": json_number(part)} for place, part in zip(places, effects, strict=False)],
-        "measure": "bits" if has_logits else "cosine",
-        "notices": notices,
+        "measure": "bits" if by_place else "cosine",
     }
 
 
@@ -215,7 +257,11 @@ def _describe_config(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _describe_candidates(logits: Tensor, prompt: LookInput) -> list[dict[str, Any]]:
+def _describe_candidates(pipeline: Pipeline, output: Tensor, prompt: LookInput) -> list[dict[str, Any]]:
+    """The most likely tokens at the first predicted position, of logits [1, T, V]; none of other outputs."""
+    if not pipeline.config.predicts_tokens:
+        return []
+    logits = output[0, _predicted_places(pipeline, prompt)[0]]
     return [
         {"id": token, "text": prompt.name(token), "probability": json_number(probability)}
         for token, probability in most_likely(logits.float().softmax(-1).cpu())

@@ -1,0 +1,96 @@
+// Two looks at a model that is changed: functions from a request to the server's JSON.
+//
+//   ablate    text and candidates with all parts, and with heads or feed-forwards switched off
+//   patch     candidates after a text, after another one, and after the text with tensors of the other one
+import { RequestError } from "../errors.js";
+import { checkBody } from "../request_body.js";
+import { checkHead, checkLayer, predictsTokens } from "./checks.js";
+import { compareEdited, copyPlaces, cosineDistance, effectsInBits, switchOff } from "./edits.js";
+import { jsonNumber, mean, row } from "./numbers.js";
+import { generatedText, promptFromRequest } from "./prompt.js";
+import { Ablate, Patch } from "./schemas.js";
+import { mostLikely, predictedPositions } from "./snapshot.js";
+import { checkAddress } from "./tensor_table.js";
+
+/** Both models continue the same prompt; the bits are measured on the text that was generated before the ablation. */
+export async function ablate(runtime, body, check) {
+  const request = checkBody(Ablate, body);
+  const { model, tokenizer } = runtime;
+  const edits = switchOff(findSwitchedOff(model.config, request.off));
+  const { prompt, notices } = await promptFromRequest(runtime, request, check);
+  const change = await compareEdited(model, edits, prompt, check);
+  const { prompt: ablated } = await promptFromRequest(runtime, request, check, { edits });
+  const side = (output, one) => ({ output: generatedText(tokenizer, one), candidates: describeCandidates(model, output, prompt) });
+  return { before: side(change.before, prompt), after: side(change.after, ablated), ...describeChange(model, change, prompt), notices };
+}
+
+/** Both texts have the same continuation: that of the first one. */
+export async function patch(runtime, body, check) {
+  const request = checkBody(Patch, body);
+  const { model } = runtime;
+  for (const { address } of request.replace) checkAddress(model, address);
+  const { prompt, notices } = await promptFromRequest(runtime, request, check);
+  const target = model.kind === "encoder" ? null : prompt.tokens.slice(prompt.promptLength);
+  const { prompt: other, notices: more } = await promptFromRequest(runtime, { ...request, text: request.other, target }, check);
+  const wanted = request.replace.map(({ address, place, other_place: otherPlace, head }) => {
+    return { address, place, otherPlace: otherPlace ?? place, head: head ?? null };
+  });
+  const record = (address) => wanted.some((one) => one.address === address);
+  const { output, tape } = await model.forward({ tokens: other.tokens, source: other.source, record, check });
+  const change = await compareEdited(model, copyPlaces(wanted, tape, model.config), prompt, check);
+  const side = (logits, one) => ({ candidates: describeCandidates(model, logits, one) });
+  const known = notices.map(String);
+  return {
+    before: side(change.before, prompt),
+    after: side(change.after, prompt),
+    other: side(output, other),
+    ...describeChange(model, change, prompt),
+    notices: [...notices, ...more.filter((one) => !known.includes(String(one)))],
+  };
+}
+
+/** Address → heads to switch off, or null for the whole output at this address. */
+function findSwitchedOff(config, off) {
+  const found = new Map();
+  for (const { part, layer, head = null, cross = false, feedforward = false } of off) {
+    checkLayer(config, layer, part);
+    if (feedforward === (head !== null) || (feedforward && cross))
+      throw new RequestError("Each entry of 'off' must have either 'head' (optionally with 'cross') or 'feedforward'.");
+    if (cross && (part !== "decoder" || config.kind !== "encoder-decoder"))
+      throw new RequestError(`The ${part} of a model of kind '${config.kind}' has no cross-attention.`);
+    const address = `${part}.blocks.${layer}`;
+    if (feedforward) {
+      found.set(`${address}.feedforward.output`, null);
+      continue;
+    }
+    checkHead(config, head);
+    const heads = `${address}.${cross ? "cross_attention" : "attention"}.heads`;
+    found.set(heads, [...(found.get(heads) ?? []), head]);
+  }
+  return found;
+}
+
+function predictedPlaces(model, prompt) {
+  const places = predictedPositions(model.config, prompt);
+  return places.length ? places : [0];
+}
+
+/** The mean effect, and that at each predicted position: in bits, for vectors 1 − cos. */
+function describeChange(model, change, prompt) {
+  const places = predictedPlaces(model, prompt);
+  const byPlace = change.before.shape.length === 2;
+  const all = byPlace ? effectsInBits(change) : [cosineDistance(change)];
+  const effects = byPlace ? places.map((place) => all[place]) : all;
+  return {
+    change: jsonNumber(mean(effects)),
+    places: effects.map((bits, at) => ({ place: places[at], bits: jsonNumber(bits) })),
+    measure: byPlace ? "bits" : "cosine",
+  };
+}
+
+/** The most likely tokens at the first predicted position of logits [T, V]; none of other outputs. */
+function describeCandidates(model, output, prompt) {
+  if (!predictsTokens(model.config)) return [];
+  const likely = mostLikely(row(output, predictedPlaces(model, prompt)[0]));
+  return likely.map(([id, probability]) => ({ id, text: prompt.name(id), probability: jsonNumber(probability) }));
+}

@@ -1,0 +1,100 @@
+"""The certificate of a page: it is opened in Chromium, offline, and compares itself with Python's numbers.
+
+    page → view "About this page" → "Check now" → results of each engine (in_page/certificate.js)
+
+Without Chromium nothing is checked, and the page says so; it can compare itself wherever it is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import chumoku
+from chumoku.errors import DamagedError
+from chumoku.text.progress import Progress, silent
+from chumoku.web.chromium import find_chromium, open_chromium
+
+PATIENCE = 900.0  # seconds
+POLL = 200  # ms
+NOT_CHECKED = (
+    "Not checked in a browser: that needs playwright (pip install playwright) and Chromium, whose path the variable "
+    "CHUMOKU_CHROMIUM can give. The page compares itself with Python's numbers in its view About this page."
+)
+
+
+def check_in_chromium(page: Path, *, progress: Progress = silent) -> dict[str, Any] | None:
+    """The certificate of a page, or None without Chromium; DamagedError if the page differs from Python."""
+    path = find_chromium()
+    if path is None:
+        return None
+    with open_chromium(path) as browser:
+        return certify_page(browser, page, progress=progress)
+
+
+def certify_page(browser: Any, page: Path, *, progress: Progress = silent) -> dict[str, Any]:
+    """The certificate of a page in an open browser (of playwright): { browser, versions, results }."""
+    context = browser.new_context(offline=True, locale="en-US")
+    try:
+        tab = context.new_page()
+        messages: list[str] = []
+        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("pageerror", lambda error: messages.append(str(error)))
+        tab.goto(f"{page.as_uri()}#/about")
+        wait_for(tab, "document.documentElement.dataset.page !== 'opening'", messages, progress)
+        if tab.evaluate("document.documentElement.dataset.page") != "open":
+            raise failure(tab.inner_text("body"))
+        tab.click(".about button.go")
+        wait_for(tab, "!document.querySelector('.about button.go').disabled", messages, progress)
+        results = json.loads(tab.get_attribute(".about", "data-results") or "null")
+        if results is None or messages:
+            raise failure(" ".join([tab.inner_text(".about .error"), *messages]))
+        certificate = {"browser": f"Chromium {browser.version}", "versions": {"chumoku": chumoku.__version__}}
+        certificate["results"] = results
+    finally:
+        context.close()
+    if not all(result["passed"] for result in results):
+        raise DamagedError(f"{' '.join(summarize(certificate))} The page is not the same, so it was deleted.")
+    return certificate
+
+
+def wait_for(tab: Any, expression: str, messages: list[str], progress: Progress) -> None:
+    """Wait until an expression is true. (Playwright's own way needs eval, which the page's policy forbids.)"""
+    end, shown = time.monotonic() + PATIENCE, ""
+    while not tab.evaluate(expression):
+        if time.monotonic() > end:
+            raise failure(f"It has not finished after {PATIENCE:.0f} seconds.")
+        text = tab.evaluate("document.querySelector('.about [role=status]')?.textContent ?? ''")
+        numbers = [int(word) for word in text.split() if word.isdigit()]
+        if text != shown and len(numbers) == 2:
+            progress("check in Chromium", numbers[0], numbers[1], "inputs")
+            shown = text
+        tab.wait_for_timeout(POLL)
+
+
+def failure(reason: str) -> DamagedError:
+    return DamagedError(f"The page did not work in Chromium, so it was deleted: {reason.strip()[:500]}")
+
+
+def summarize(certificate: dict[str, Any] | None) -> list[str]:
+    """The certificate in sentences, one for each engine."""
+    if certificate is None:
+        return [NOT_CHECKED]
+    return [describe_result(certificate["browser"], result) for result in certificate["results"]]
+
+
+def describe_result(browser: str, result: dict[str, Any]) -> str:
+    names = {"wasm": "WebAssembly", "javascript": "JavaScript"}
+    largest, best, generated, texts = (result[name] for name in ("largest", "best", "generated", "texts"))
+    rate = result["tokens_per_second"]
+    tokens = f", {generated['equal']} of {generated['total']} generated tokens are equal" if generated["total"] else ""
+    where = f"{browser}, {names[result['engine']]}"
+    return (
+        f"{where}: {result['compared']} differ from Python's by {result['apart']:.2g} (root mean square of "
+        f"{result['numbers']:,} numbers; {result['limit']:.2g} is allowed), at most by "
+        f"{largest['difference']:.2g} ({largest['place']}). The most likely token is the same at {best['equal']} of "
+        f"{best['total']} positions{tokens}, and the tokens of {texts['equal']} of {texts['total']} texts are equal."
+        + ("" if rate is None else f" {rate:.3g} tokens per second.")
+    )
