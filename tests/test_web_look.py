@@ -52,7 +52,8 @@ window.answers = async (container, requests) => {
   const model = new Model(opened);
   const twin = new JavaScriptEngine(model);
   const tokenizer = makeTokenizer(opened.tokenizer);
-  const runtime = { name: "m", model, engine: twin, twin, tokenizer, sourceTokenizer: null, generation: opened.generation };
+  const { generation } = opened;
+  const runtime = { name: "m", model, engine: twin, twin, tokenizer, sourceTokenizer: null, generation };
   const found = [];
   for (const request of requests) found.push(await answer(runtime, request));
   return found;
@@ -63,8 +64,14 @@ TEXT = "猫 cat"
 DIGITS = {"lens": 3, "words": 3, "positions": 3, "entropy": 4, "streams": 4}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "learned, after the sum": ("decoder", {"position": "learned", "placement": "post", "feedforward": "gelu"}),
-    "rotary, shared heads": ("decoder", {"width": 36, "heads": 6, "kv_heads": 3, "norm": "rms", "feedforward": "swiglu", "tie_output": False}),
-    "alibi, window, experts": ("decoder", {"position": "alibi", "attention_window": 3, "experts": 3, "score_cap": 11.0}),
+    "rotary, shared heads": (
+        "decoder",
+        {"width": 36, "heads": 6, "kv_heads": 3, "norm": "rms", "feedforward": "swiglu", "tie_output": False},
+    ),
+    "alibi, window, experts": (
+        "decoder",
+        {"position": "alibi", "attention_window": 3, "experts": 3, "score_cap": 11.0},
+    ),
     "translator": ("encoder-decoder", {"encoder_layers": 3, "position": "sinusoidal", "placement": "post"}),
     "buckets": ("encoder-decoder", {"position": "relative_bias", "relative_buckets": 7, "relative_max_distance": 11}),
     "masked": ("encoder", {"position": "learned", "placement": "post", "segments": 2, "embedding_norm": True}),
