@@ -53,7 +53,7 @@ window.answers = async (container, requests) => {
   const twin = new JavaScriptEngine(model);
   const tokenizer = makeTokenizer(opened.tokenizer);
   const { generation } = opened;
-  const runtime = { name: "m", model, engine: twin, twin, tokenizer, sourceTokenizer: null, generation };
+  const runtime = { name: "m", model, engine: twin, twin, tokenizer, sourceTokenizer: tokenizer, generation };
   const found = [];
   for (const request of requests) found.push(await answer(runtime, request));
   return found;
@@ -156,12 +156,17 @@ def assert_same(found: Any, wanted: Any, tolerance: float, where: str, digits: i
         assert found == wanted, (where, found, wanted)
 
 
+def ask(page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    script = "([container, requests]) => answers(container, requests)"
+    answers: list[dict[str, Any]] = page.evaluate(script, [pack(pipeline), requests])
+    return answers
+
+
 def compare(
     page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]], tolerance: float = 1e-4
 ) -> list[dict[str, Any]]:
     """The answers of the page, which must be those of the server."""
-    script = "([container, requests]) => answers(container, requests)"
-    answers: list[dict[str, Any]] = page.evaluate(script, [pack(pipeline), requests])
+    answers = ask(page, pipeline, requests)
     for (path, body), found in zip(requests, answers, strict=True):
         where, wanted = f"{path} {str(body)[:200]}", expected(pipeline, path, body)
         assert found.keys() == wanted.keys(), (where, found.get("error"), wanted.get("error"))
@@ -303,5 +308,8 @@ def test_wrong_requests_get_the_servers_sentences(page: Any) -> None:
     found = compare(page, make_pipeline("decoder", {}), [(f"/v1/look{path}", body) for path, body in WRONG])
     assert all("error" in one for one in found)
     encoder = make_pipeline("encoder", {})
+    assert ask(page, encoder, [("/v1/look", {**BODY, "model": "n"})]) == [
+        {"error": "There is no model with this name. Available: m.", "status": 404}
+    ]
     found = compare(page, encoder, [("/v1/look/next", BODY), ("/v1/look", {**BODY, "target": "y"})])
     assert all("error" in one for one in found)

@@ -3,18 +3,17 @@
 //   ablate    text and candidates with all parts, and with heads or feed-forwards switched off
 //   patch     candidates after a text, after another one, and after the text with tensors of the other one
 import { RequestError } from "../errors.js";
-import { checkBody } from "../request_body.js";
 import { checkHead, checkLayer, predictsTokens } from "./checks.js";
 import { compareEdited, copyPlaces, cosineDistance, effectsInBits, switchOff } from "./edits.js";
 import { jsonNumber, mean, row } from "./numbers.js";
 import { generatedText, promptFromRequest } from "./prompt.js";
-import { Ablate, Patch } from "./schemas.js";
+import { Ablate, checkRequest, Patch } from "./schemas.js";
 import { mostLikely, predictedPositions } from "./snapshot.js";
 import { checkAddress } from "./tensor_table.js";
 
 /** Both models continue the same prompt; the bits are measured on the text that was generated before the ablation. */
 export async function ablate(runtime, body, check) {
-  const request = checkBody(Ablate, body);
+  const request = checkRequest(runtime, Ablate, body);
   const { model, tokenizer } = runtime;
   const edits = switchOff(findSwitchedOff(model.config, request.off));
   const { prompt, notices } = await promptFromRequest(runtime, request, check);
@@ -28,7 +27,7 @@ export async function ablate(runtime, body, check) {
 /** Both texts have the same continuation, that of the first one. The candidates are those at the place where the
     prediction changes most. */
 export async function patch(runtime, body, check) {
-  const request = checkBody(Patch, body);
+  const request = checkRequest(runtime, Patch, body);
   const { model } = runtime;
   for (const { address } of request.replace) checkAddress(model, address);
   const { prompt, notices } = await promptFromRequest(runtime, request, check);
