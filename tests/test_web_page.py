@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 from browser import PageLog, monitored_page, until
 from bundles import byte_tokenizer, make_bundle
+from injections import FIELDS, FOUND, POINTED, SHORT, STRINGS, hostile_models, without_spaces
 
+import chumoku
+from chumoku.errors import DamagedError
+from chumoku.pipeline import Pipeline
 from chumoku.probe.inline_modules import inline_modules
+from chumoku.web import export
+from chumoku.web.certificate import certify_page
+from chumoku.web.checks import make_checks
+from chumoku.web.container import prepare_model
 from chumoku.web.export import export_page
 from chumoku.web.page import read
 
@@ -158,3 +166,83 @@ def test_damage_is_found_wherever_it_is(browser: Any, translator: Path, tmp_path
             assert page.locator(".top").count() == 0, name
             assert "damaged or incomplete" in page.inner_text("body"), name
         assert goto(page, translator) == "open"
+
+
+def test_page_translates_as_python_does(browser: Any, translator: Path) -> None:
+    """The page rounds its weights to int8, so Python does, too."""
+    opened = chumoku.load(translator.with_name("model"))
+    pipeline = Pipeline(prepare_model(opened.model), opened.tokenizer)
+    with monitored_page(browser, offline=True, locale="en-GB") as (page, log):
+        assert goto(page, translator) == "open"
+        page.fill("#tr-source", "猫と犬\nfive seven")
+        page.wait_for_selector(".answer .line")
+        shown = page.locator(".answer .line").all_text_contents()
+        assert shown == pipeline.translate(["猫と犬", "five seven"])
+        page.click("[data-view=look]")
+        page.wait_for_selector(".steps > *")
+        assert_silent(log)
+
+
+def test_page_certifies_itself(browser: Any, translator: Path, tmp_path: Path) -> None:
+    certificate = certify_page(browser, translator)
+    assert [result["passed"] for result in certificate["results"]] == [True] * len(certificate["results"])
+    assert {result["engine"] for result in certificate["results"]} == {"javascript"}
+    assert all(result["generated"] == {"equal": 32, "total": 32} for result in certificate["results"])
+
+
+def test_other_results_than_pythons_are_found(
+    browser: Any, tmp_path: Path, translator: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page whose numbers, generated tokens or tokens of texts differ from Python's is refused."""
+
+    def falsify(*given: Any) -> dict[str, Any]:
+        checks = make_checks(*given)
+        checks["probes"][1]["places"][0]["values"][3] += 0.1
+        checks["continuations"][0]["tokens"][5] ^= 1
+        checks["texts"][1]["tokens"].pop()
+        return checks
+
+    monkeypatch.setattr(export, "make_checks", falsify)
+    page = export_page(translator.with_name("model"), tmp_path / "other.html", check=False).path
+    with pytest.raises(DamagedError, match="The page is not the same, so it was deleted") as caught:
+        certify_page(browser, page)
+    sentence = str(caught.value)
+    apart, limit = map(float, re.findall(r"by (\S+) \(root.*?; (\S+) is allowed", sentence)[0])
+    assert apart > limit
+    assert "the first token, position 0" not in sentence
+    assert "31 of 32 generated tokens are equal" in sentence
+    assert "5 of 6 texts" in sentence
+
+
+HOSTILE_NAME = "<img src=x onerror=window.hit=1>"
+LINES = [" ".join(STRINGS[first : first + 20]) for first in range(0, 200, 20)]
+LINES += [" ".join(map(without_spaces, STRINGS[first : first + 20])) for first in range(0, 200, 20)]
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
+def test_hostile_strings_are_not_executed(browser: Any, tmp_path: Path, kind: str) -> None:
+    """200 strings as tokens and in every field, and one as the model's name."""
+    folder = tmp_path / {"encoder-decoder": "translator", "decoder": "talker"}[kind]
+    hostile_models(tmp_path, width=12, layers=1)
+    path = export_page(folder, tmp_path / f"{HOSTILE_NAME}.html", check=False).path
+    with monitored_page(browser, offline=True, locale="en-GB") as (page, log):
+        assert goto(page, path) == "open"
+        page.set_default_timeout(10_000)
+        for view in page.evaluate("[...document.querySelectorAll('nav a')].map((link) => link.dataset.view)"):
+            page.click(f"[data-view={view}]")
+            if view == "translate":
+                page.select_option(".controls select >> nth=-1", "1")  # beam width
+            if view == "chat":
+                page.fill(".figure-row input >> nth=0", "11")  # tokens
+            for field in page.locator(FIELDS).all():
+                field.fill("\n".join([*SHORT, *LINES]))
+                field.press("Control+Enter")
+                field.press("Enter")
+                page.wait_for_timeout(100)
+                until(page, "!document.querySelector('[aria-busy=true]')", seconds=20)
+                page.evaluate(POINTED)
+            assert page.evaluate("window.hit") is None
+            found = [one for one in page.evaluate(FOUND) if not re.match("<(script|style) data-part=", one)]
+            assert found == [], view
+            assert "<" in page.inner_text("main") or view not in ("translate", "look")
+        assert_silent(log)

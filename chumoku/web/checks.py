@@ -28,7 +28,7 @@ from chumoku.weights.certificate_peers import Probe
 LIMIT = 2e-3  # of the spread; rounding of the weights is the same on both sides
 MOST_LIKELY = 8  # numbers of each position that are compared
 COLUMNS = 24  # further ones, the same at all positions
-NEW_TOKENS = 24  # of a continuation
+NEW_TOKENS = 16  # of a continuation
 NEAR_TIE = (
     2e-2  # of the spread: where the two most likely tokens are so close, rounding decides, and a continuation ends
 )

@@ -30,7 +30,7 @@ export async function* certify(runtime, body, check) {
 /** The output at each place of a probe: [Float32Array]. */
 async function runProbe(engine, { tokens, source, places }, check) {
   if (!engine.model.decoder || engine.model.config.labels !== null) {
-    const { output } = await engine.model.forward({ tokens, source, check });
+    const { output } = await engine.model.forward({ tokens, source: source.length ? source : null, check });
     const width = output.shape.at(-1);
     return places.map(({ at }) => (at === null ? output.data : output.data.subarray(at * width, (at + 1) * width)));
   }

@@ -105,8 +105,16 @@ function openTensor(bytes, { kind, shape, at, scale_at: scaleAt }) {
     return { kind, shape, data: new Float32Array(bytes, at, shape.reduce((product, size) => product * size, 1)) };
   }
   const groups = groupsOf(shape[1]);
-  const scale = Float32Array.from(new Uint16Array(bytes, scaleAt, shape[0] * groups), halfToFloat);
+  const scale = halvesToFloats(new Uint16Array(bytes, scaleAt, shape[0] * groups));
   return { kind, shape, groups, q: new Int8Array(bytes, at, shape[0] * groups * GROUP), scale };
+}
+
+const HALVES = Float32Array.from({ length: 1 << 16 }, (_, bits) => halfToFloat(bits));
+
+function halvesToFloats(halves) {
+  const floats = new Float32Array(halves.length);
+  for (let i = 0; i < halves.length; i++) floats[i] = HALVES[halves[i]];
+  return floats;
 }
 
 /** The number of a float16's bits: sign · 2^(exponent − 15) · (1 + fraction / 1024). */

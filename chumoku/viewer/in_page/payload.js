@@ -6,7 +6,7 @@
 import { Sha256 } from "./sha256.js";
 
 const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%,()*+-;.=>?@^_`{|}~"; // without < and &
-const VALUES = new Int16Array(128).fill(-1);
+const VALUES = new Int32Array(128).fill(-1);
 [...DIGITS].forEach((digit, value) => (VALUES[digit.charCodeAt(0)] = value));
 const CHARS = 5;
 const BYTES = 4;
@@ -18,24 +18,26 @@ export class DamagedError extends Error {
   }
 }
 
-/** The value of one digit; −1 for any other character. */
-const valueAt = (text, at) => VALUES[text.charCodeAt(at)] ?? -1;
-
 /** Decode a chunk into `bytes` from `start`; returns where it ends. */
 function decodeChunk(text, bytes, start) {
   const end = start + (text.length / CHARS) * BYTES;
   if (text.length % CHARS !== 0 || end > bytes.length) throw new DamagedError();
-  const view = new DataView(bytes.buffer);
-  for (let at = 0, place = start; at < text.length; at += CHARS, place += BYTES) {
-    let word = 0;
-    for (let digit = 0; digit < CHARS; digit++) {
-      const value = valueAt(text, at + digit);
-      if (value < 0) throw new DamagedError();
-      word = word * 85 + value;
-    }
-    if (word >= 2 ** 32) throw new DamagedError();
-    view.setUint32(place, word);
+  let wrong = /[^\x00-\x7f]/.test(text) ? -1 : 0; // negative if any digit is
+  for (let at = 0, place = start; at < text.length; at += CHARS) {
+    const a = VALUES[text.charCodeAt(at) & 127];
+    const b = VALUES[text.charCodeAt(at + 1) & 127];
+    const c = VALUES[text.charCodeAt(at + 2) & 127];
+    const d = VALUES[text.charCodeAt(at + 3) & 127];
+    const e = VALUES[text.charCodeAt(at + 4) & 127];
+    wrong |= a | b | c | d | e;
+    const word = (((a * 85 + b) * 85 + c) * 85 + d) * 85 + e;
+    if (word >= 2 ** 32) wrong = -1;
+    bytes[place++] = word >>> 24;
+    bytes[place++] = word >>> 16;
+    bytes[place++] = word >>> 8;
+    bytes[place++] = word;
   }
+  if (wrong < 0) throw new DamagedError();
   return end;
 }
 

@@ -10,7 +10,7 @@ export const strings = {
     about_weights: "Weights",
     about_weights_value: "{precision}, {megabytes} MB",
     about_engine: "Engine",
-    about_engine_value: "{kind}, {threads} threads",
+    about_engine_value: "{kind}, threads: {threads}",
     about_wasm: "WebAssembly",
     about_javascript: "JavaScript",
     about_private: "This page contains the whole model. It is computed by this browser on this device; the page makes no connection and sends nothing.",
