@@ -74,7 +74,7 @@ def make_batch(config: ModelConfig, shape: Shape) -> Batch:
 def ours(config: ModelConfig, batch: Batch) -> Callable[[], None]:
     model = chumoku.build(config, device=DEVICE)
     train = parse_settings(TrainSettings, {"precision": "bf16", "compile": True})
-    module = wrap(Objective(model), train, World(DEVICE)).train()
+    module = wrap(Objective(model), train, World(DEVICE), fixed_shapes=True).train()
     optimizer = Optimizer(model, OptimizerSettings(learning_rate=6e-4))
     tokens = int((batch["labels"] != IGNORE).sum())
 

@@ -205,11 +205,12 @@ def test_large_scores_stay_finite() -> None:
     assert math.isclose(float(attend(query, query, query)[1].sum()), 2.0, rel_tol=1e-6)
 
 
-def test_cudnn_is_chosen_only_for_fixed_shapes() -> None:
+@pytest.mark.parametrize("key_heads", [3, 1])
+def test_cudnn_is_chosen_only_for_fixed_shapes(key_heads: int) -> None:
     def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        return cudnn_attention.attend_fixed_shape(query, key, value, True)
+        return cudnn_attention.attend_fixed_shape(query, key, value, True, key_heads == 1)
 
-    inputs = [torch.randn(2, 3, 7, 8) for _ in range(3)]
+    inputs = [torch.randn(2, heads, 7, 8) for heads in (3, key_heads, key_heads)]
     for mode, chosen in (("fake", True), ("symbolic", False)):
         graph = make_fx(causal, tracing_mode=mode)(*inputs)
         assert ("cudnn" in graph.code) == chosen, graph.code

@@ -373,7 +373,9 @@ def test_patching_copies_places_of_another_text(kind: str, decoder: Pipeline, tr
         ]
         assert [part["bits"] for part in result["places"]] == pytest.approx(bits, rel=1e-3, abs=1e-6)
         assert max(bits) > 1e-4
-    before = view(one, "look", new=3)["words"][0]["candidates"]
+    most = max(range(len(bits)), key=bits.__getitem__)
+    assert result["place"] == ids.prompt_length - 1 + most
+    before = view(one, "look", new=3)["words"][most]["candidates"]
     assert [one["text"] for one in result["before"]["candidates"]] == [name for name, _ in before]
 
 

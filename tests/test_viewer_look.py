@@ -252,6 +252,31 @@ def test_switching_a_head_off(server: Serving, open_page: OpenPage) -> None:
     page.wait_for_selector("[data-t=look_off_wait]")
 
 
+def test_patching_shows_the_candidates_of_both_texts(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "translator").page
+    page.click("#look-tab-patch")
+    page.fill("#look-patch-text", "<i>o</i> dog")
+    page.click("[data-t=look_patch_compare]")
+    with page.expect_request("**/v1/look/patch") as sent:
+        page.click("#look-panel-patch .off-table >> nth=0 >> tbody tr:nth-child(5) >> button >> nth=2")
+    page.wait_for_selector(".off-pair.three")
+    names = page.eval_on_selector_all(
+        ".three .off-side", "all => all.map(one => one.querySelector('.name').textContent)"
+    )
+    pipeline = server.state.models["translator"].pipeline
+    replace = [{"address": "encoder.blocks.1.output", "place": 4}]
+    assert sent.value.post_data_json["replace"] == replace
+    asked = schemas.Patch(model="m", text=TEXT, new=8, other="<i>o</i> dog", replace=replace)
+    told = views.patch(pipeline, asked)
+    assert names == [told[side]["candidates"][0]["text"] for side in ("before", "after", "other")]
+    assert page.locator("#look-panel-patch .differs").count() > 0
+    page.click("[data-t=look_patch_none]")
+    page.wait_for_selector("[data-t=look_patch_wait]")
+    page.fill("#look-text", "two cats")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelectorAll('#look-panel-patch .off-table').length == 2")
+
+
 # ---- Positions & softmax ----
 
 
@@ -356,7 +381,7 @@ def test_views_have_no_horizontal_overflow(
     options = {"width": width, "language": language, "theme": theme}
     visited = open_look(open_page, server, "translator", **options)
     page = visited.page
-    for tab in ("steps", "heads", "lens", "overview", "off"):
+    for tab in ("steps", "heads", "lens", "overview", "off", "patch"):
         page.click(f"#look-tab-{tab}")
         page.wait_for_timeout(60)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, tab

@@ -52,7 +52,8 @@ window.answers = async (container, requests) => {
   const model = new Model(opened);
   const twin = new JavaScriptEngine(model);
   const tokenizer = makeTokenizer(opened.tokenizer);
-  const runtime = { name: "m", model, engine: twin, twin, tokenizer, sourceTokenizer: null, generation: opened.generation };
+  const { generation } = opened;
+  const runtime = { name: "m", model, engine: twin, twin, tokenizer, sourceTokenizer: tokenizer, generation };
   const found = [];
   for (const request of requests) found.push(await answer(runtime, request));
   return found;
@@ -65,7 +66,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "learned, after the sum": ("decoder", {"position": "learned", "placement": "post", "feedforward": "gelu"}),
     "rotary, shared heads": (
         "decoder",
-        {"heads": 3, "kv_heads": 1, "norm": "rms", "feedforward": "swiglu", "tie_output": False},
+        {"width": 36, "heads": 6, "kv_heads": 3, "norm": "rms", "feedforward": "swiglu", "tie_output": False},
     ),
     "alibi, window, experts": (
         "decoder",
@@ -155,12 +156,17 @@ def assert_same(found: Any, wanted: Any, tolerance: float, where: str, digits: i
         assert found == wanted, (where, found, wanted)
 
 
+def ask(page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]]) -> list[dict[str, Any]]:
+    script = "([container, requests]) => answers(container, requests)"
+    answers: list[dict[str, Any]] = page.evaluate(script, [pack(pipeline), requests])
+    return answers
+
+
 def compare(
     page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]], tolerance: float = 1e-4
 ) -> list[dict[str, Any]]:
     """The answers of the page, which must be those of the server."""
-    script = "([container, requests]) => answers(container, requests)"
-    answers: list[dict[str, Any]] = page.evaluate(script, [pack(pipeline), requests])
+    answers = ask(page, pipeline, requests)
     for (path, body), found in zip(requests, answers, strict=True):
         where, wanted = f"{path} {str(body)[:200]}", expected(pipeline, path, body)
         assert found.keys() == wanted.keys(), (where, found.get("error"), wanted.get("error"))
@@ -302,5 +308,8 @@ def test_wrong_requests_get_the_servers_sentences(page: Any) -> None:
     found = compare(page, make_pipeline("decoder", {}), [(f"/v1/look{path}", body) for path, body in WRONG])
     assert all("error" in one for one in found)
     encoder = make_pipeline("encoder", {})
+    assert ask(page, encoder, [("/v1/look", {**BODY, "model": "n"})]) == [
+        {"error": "There is no model with this name. Available: m.", "status": 404}
+    ]
     found = compare(page, encoder, [("/v1/look/next", BODY), ("/v1/look", {**BODY, "target": "y"})])
     assert all("error" in one for one in found)

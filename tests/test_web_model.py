@@ -32,7 +32,8 @@ async ({ container, tokens, source, segments, edits, steps }) => {
   const edited = await model.forward({ tokens, source, segments, edits: changes });
   const tensors = Object.fromEntries([...tape].map(([address, tensor]) => [address, send(tensor)]));
   const outputs = { output: send(output), edited: send(edited.output), tensors };
-  return { addresses: model.addresses(), ...outputs, steps: steps === null ? null : await decode(model, source, steps) };
+  const decoded = steps === null ? null : await decode(model, source, steps);
+  return { addresses: model.addresses(), ...outputs, steps: decoded };
 
   async function decode(model, source, { first, second, parents, kept, last }) {
     const session = await new modules.JavaScriptEngine(model).open({ rows: 3, capacity: 19 });

@@ -101,8 +101,8 @@ def attend_fused(
             if torch.compiler.is_compiling() and not dropout:
                 from chumoku.nn.cudnn_attention import attend_fixed_shape, suits_cudnn  # imports the compiler
 
-                if suits_cudnn(query, key):
-                    return attend_fixed_shape(query, key, value, square)  # type: ignore[no-any-return]
+                if suits_cudnn(query):
+                    return attend_fixed_shape(query, key, value, square, grouped)  # type: ignore[no-any-return]
             return F.scaled_dot_product_attention(
                 query, key, value, is_causal=square, dropout_p=dropout, enable_gqa=grouped
             )

@@ -15,12 +15,11 @@ from chumoku.nn.gpu_kernels import has_kernels
 WIDEST = 128  # elements of a head
 
 
-def suits_cudnn(query: Tensor, key: Tensor) -> bool:
+def suits_cudnn(query: Tensor) -> bool:
     """Whether this is training on a GPU where cuDNN's kernel is the faster one; asked where a graph is traced."""
     if not (torch.is_grad_enabled() and has_kernels(query)):
         return False
-    width = query.shape[3]
-    return query.shape[1] == key.shape[1] and width % 8 == 0 and width <= WIDEST and _is_hopper()
+    return query.shape[3] % 8 == 0 and query.shape[3] <= WIDEST and _is_hopper()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -29,14 +28,18 @@ def _is_hopper() -> bool:
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def attend_fixed_shape(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+def attend_fixed_shape(query: Tensor, key: Tensor, value: Tensor, causal: bool, grouped: bool) -> Tensor:
     """softmax(Q Kᵀ / √d_k) V, by cuDNN if all sizes are numbers.
 
     The first stage of the compiler, in which sizes always look like numbers, leaves this call in the graph. The second
     runs it, and there a size that changes from call to call is a symbol.
     """
     if all(type(size) is int for tensor in (query, key) for size in tensor.shape):
+        # The kernel wants a key head for every query head.
+        if grouped:
+            times = query.shape[1] // key.shape[1]
+            key, value = (each.repeat_interleave(times, dim=1) for each in (key, value))
         attention = torch.ops.aten._scaled_dot_product_cudnn_attention
         output: Tensor = attention(query, key, value, None, True, 0.0, causal, False)[0]
         return output
-    return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=grouped)

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable
+import unicodedata
+from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 Ranges = tuple[int, ...]
@@ -22,69 +25,50 @@ Ranges = tuple[int, ...]
 # Planes 4 to 16 are empty or private, but for tags at the start of plane 14. The others are probed completely; a code
 # point that is not probed is like the one before it that is.
 _HIGH = [(plane << 16) + place for plane in range(4, 17) for place in (0, 0xFFFE, 0xFFFF)]
-CODES = sorted({*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1001), *_HIGH})
-TEXT = "".join(map(chr, CODES))
+CODES = np.array(sorted({*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xE1001), *_HIGH}))
+TEXT = "".join(map(chr, CODES.tolist()))
 BETWEEN = "\n0\n"  # has no effect on the characters next to it
+Flags = npt.NDArray[np.bool_]
 
 
-def to_ranges(members: Iterable[bool]) -> Ranges:
-    """The ranges of the code points in `CODES` for which `members` is true."""
-    numbers: list[int] = []
-    end = 0
-    edges = [*CODES, 0x110000]
-    for is_member, group in itertools.groupby(zip(members, itertools.pairwise(edges), strict=True), key=lambda x: x[0]):
-        if is_member:
-            places = [place for _, place in group]
-            start, stop = places[0][0], places[-1][1]
-            numbers += [start - end, stop - start]
-            end = stop
-    return tuple(numbers)
+def to_ranges(flags: Flags | Iterable[bool]) -> Ranges:
+    """The ranges of the code points in `CODES` whose flag is true."""
+    members = flags if isinstance(flags, np.ndarray) else np.fromiter(flags, bool, len(CODES))
+    edges = np.flatnonzero(np.diff(members, prepend=False, append=False))  # a start, a stop, a start …
+    return tuple(np.diff(np.append(CODES, 0x110000)[edges], prepend=0).tolist())
 
 
-def ranges_of(characters: Iterable[str]) -> Ranges:
-    """The ranges of a set of characters."""
-    known = set(characters)
-    return to_ranges(char in known for char in TEXT)
-
-
-def union(*sets: Ranges) -> Ranges:
-    """The characters that are in any of the sets."""
-    known = {char for one in sets for char in _characters(one)}
-    return ranges_of(known)
-
-
-def complement(ranges: Ranges) -> Ranges:
-    """The characters that are not in a set."""
-    known = set(_characters(ranges))
-    return to_ranges(char not in known for char in TEXT)
+def neither(*sets: Ranges) -> Ranges:
+    """The characters that are in none of the sets."""
+    inside = [np.searchsorted(np.cumsum(one), CODES, side="right") % 2 == 1 for one in sets]
+    return to_ranges(~np.logical_or.reduce(inside))
 
 
 @functools.cache
 def matching(pattern: str) -> Ranges:
     """The characters that a regular expression of the library matches alone."""
-    others = set(normalizers.Replace(Regex(pattern), "").normalize_str(TEXT))
-    return to_ranges(char not in others for char in TEXT)
+    return to_ranges(~_contained(normalizers.Replace(Regex(pattern), "").normalize_str(TEXT)))
 
 
 @functools.cache
 def whitespace() -> Ranges:
     """Characters with Unicode's property White_Space: Rust's is_whitespace, and \\s in its regular expressions."""
-    return to_ranges(not kept for kept in _kept_by(pre_tokenizers.WhitespaceSplit()))
+    return to_ranges(~_kept_by(pre_tokenizers.WhitespaceSplit()))
 
 
 @functools.cache
 def punctuation() -> Ranges:
     """What the library takes for punctuation, including all symbols of ASCII."""
-    return to_ranges(not kept for kept in _kept_by(pre_tokenizers.Punctuation("removed")))
+    return to_ranges(~_kept_by(pre_tokenizers.Punctuation("removed")))
 
 
 @functools.cache
 def numeric() -> Ranges:
     """What the library takes for digits."""
     pieces = pre_tokenizers.Digits(individual_digits=False).pre_tokenize_str(TEXT)
-    flags = [False] * len(CODES)
+    flags = np.zeros(len(CODES), bool)
     for _, (start, stop) in pieces[1::2]:  # pieces alternate, and the first begins with U+0000
-        flags[start:stop] = [True] * (stop - start)
+        flags[start:stop] = True
     return to_ranges(flags)
 
 
@@ -92,10 +76,16 @@ def numeric() -> Ranges:
 def word() -> Ranges:
     """\\w in Rust's regular expressions."""
     split = pre_tokenizers.Whitespace()
-    flags = [False] * len(CODES)
+    flags = np.zeros(len(CODES), bool)
     for text, (start, stop) in split.pre_tokenize_str(TEXT):
-        flags[start:stop] = [len(split.pre_tokenize_str("a" + text[0])) == 1] * (stop - start)
+        flags[start:stop] = len(split.pre_tokenize_str("a" + text[0])) == 1
     return to_ranges(flags)
+
+
+@functools.cache
+def invisible() -> Ranges:
+    """Characters that a token's label shows as numbers: Python's categories C (control, unassigned …) and Z (spaces)."""
+    return to_ranges(unicodedata.category(char)[0] in "CZ" for char in TEXT)
 
 
 @functools.cache
@@ -113,10 +103,9 @@ def nonspacing_marks() -> Ranges:
 
 @functools.cache
 def controls() -> Ranges:
-    """What BERT's normalizer removes as a control character."""
+    """What BERT's normalizer removes while it cleans a text: control characters, U+0000 and U+FFFD."""
     return _removed_by(
-        normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False),
-        but=whitespace(),
+        normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
     )
 
 
@@ -128,7 +117,7 @@ def lowercase() -> tuple[Ranges, tuple[str, ...]]:
     """
     runs: list[list[int]] = []
     longer: list[str] = []
-    for code, text in zip(CODES, each(normalizers.Lowercase()), strict=True):
+    for code, text in zip(CODES.tolist(), each(normalizers.Lowercase()), strict=True):
         if len(text) > 1:
             longer += [chr(code), text]
         elif text and ord(text) != code:
@@ -150,42 +139,45 @@ def active(form: str) -> Ranges:
     of characters never change once they exist, so on these the browser and the library agree.
     """
     decompose = normalizers.NFKD() if "K" in form else normalizers.NFD()
-    changed = [text != char for char, text in zip(TEXT, each(decompose), strict=True)]
-    marks = [
-        text != pattern.format(char)
-        for pattern in ("{}\u0334", "\u05b0{}")  # combining classes 1 and 10: one of them reorders any other mark
-        for char, text in zip(TEXT, each(normalizers.NFD(), pattern.format), strict=True)
-    ]
-    parts: set[str] = set()
+    flags = _combining() | [text != char for char, text in zip(TEXT, each(decompose), strict=True)]
     if form.endswith("C"):
         canonical = zip(TEXT, each(normalizers.NFD()), strict=True)
-        parts = {part for char, text in canonical if text != char for part in text}
-    size = len(CODES)
-    flags = zip(changed, marks[:size], marks[size:], (char in parts for char in TEXT), strict=True)
-    return to_ranges(any(row) for row in flags)
+        flags = flags | _contained("".join(text for char, text in canonical if text != char))
+    return to_ranges(flags)
 
 
-def each(normalizer: normalizers.Normalizer, write: Callable[[str], str] = str) -> list[str]:
-    """The normalized form of each character, or of the text that `write` makes of it."""
-    return normalizer.normalize_str(BETWEEN.join(map(write, TEXT))).split(BETWEEN)
-
-
-def _removed_by(normalizer: normalizers.Normalizer, but: Ranges = ()) -> Ranges:
-    left = set(normalizer.normalize_str(TEXT))
-    exempt = set(_characters(but))
-    return to_ranges(char not in left and char not in exempt for char in TEXT)
-
-
-def _kept_by(pre_tokenizer: pre_tokenizers.PreTokenizer) -> list[bool]:
-    """Whether a pre-tokenizer that removes characters keeps each one."""
-    flags = [False] * len(CODES)
-    for _, (start, stop) in pre_tokenizer.pre_tokenize_str(TEXT):
-        flags[start:stop] = [True] * (stop - start)
+@functools.cache
+def _combining() -> Flags:
+    """Whether each character may change places with other marks: whether its combining class is not 0."""
+    flags = np.zeros(len(CODES), bool)
+    for pattern in ("{}\u0334", "\u05b0{}"):  # marks of classes 1 and 10: one of them changes places with any other
+        rows = [pattern.format(char) for char in TEXT]
+        flags |= [row != text for row, text in zip(rows, each(normalizers.NFD(), rows), strict=True)]
     return flags
 
 
-def _characters(ranges: Ranges) -> Iterable[str]:
-    end = 0
-    for gap, length in zip(ranges[::2], ranges[1::2], strict=True):
-        yield from map(chr, range(end + gap, end + gap + length))
-        end += gap + length
+def each(normalizer: normalizers.Normalizer, texts: Iterable[str] = TEXT) -> list[str]:
+    """The normalized form of each text, of each character if there are none."""
+    return normalizer.normalize_str(BETWEEN.join(texts)).split(BETWEEN)
+
+
+def _removed_by(normalizer: normalizers.Normalizer) -> Ranges:
+    missing = ~_contained(normalizer.normalize_str(TEXT))  # removed, or replaced by another character
+    missing[missing] = [not normalizer.normalize_str(chr(code)) for code in CODES[missing]]
+    return to_ranges(missing)
+
+
+def _contained(text: str) -> Flags:
+    """Whether a text contains each character."""
+    flags = np.zeros(0x110000, bool)
+    flags[np.frombuffer(text.encode("utf-32-le"), "<u4")] = True
+    contained: Flags = flags[CODES]
+    return contained
+
+
+def _kept_by(pre_tokenizer: pre_tokenizers.PreTokenizer) -> Flags:
+    """Whether a pre-tokenizer that removes characters keeps each one."""
+    flags = np.zeros(len(CODES), bool)
+    for _, (start, stop) in pre_tokenizer.pre_tokenize_str(TEXT):
+        flags[start:stop] = True
+    return flags

@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import normalizers
 
 from chumoku.errors import UsageError
-from chumoku.web.character_classes import Ranges, each, to_ranges
+from chumoku.web.character_classes import TEXT, Ranges, each, to_ranges
 
 MAX_BYTES = 5  # of a grapheme that is looked up
 MAX_ENTRIES = 1 << 16
@@ -59,9 +59,9 @@ def read_entries(data: bytes) -> dict[str, str]:
 @functools.cache
 def graphemes() -> Graphemes:
     letter, mark = (_one_entry(key, "b") for key in ("a", ACUTE))
-    extending = (text == "b" for text in each(letter, "a{}".format))
-    prepending = (text.endswith(ACUTE) for text in each(letter, f"{{}}a{ACUTE}".format))
-    controls = (text.endswith("b") for text in each(mark, f"{{}}{ACUTE}{CIRCUMFLEX}".format))
+    extending = (text == "b" for text in each(letter, (f"a{char}" for char in TEXT)))
+    prepending = (text.endswith(ACUTE) for text in each(letter, (f"{char}a{ACUTE}" for char in TEXT)))
+    controls = (text.endswith("b") for text in each(mark, (f"{char}{ACUTE}{CIRCUMFLEX}" for char in TEXT)))
     return Graphemes(to_ranges(extending), to_ranges(prepending), to_ranges(controls))
 
 

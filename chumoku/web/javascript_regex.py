@@ -15,7 +15,7 @@ import functools
 import re
 
 from chumoku.errors import UsageError
-from chumoku.web.character_classes import Ranges, matching
+from chumoku.web.character_classes import TEXT, Ranges, matching
 
 Part = str | Ranges
 
@@ -175,7 +175,8 @@ class _Translator:
 
     def _check_folding(self, source: str) -> None:
         """Refuse letters that equal several characters if case is ignored, as ß equals ss."""
-        if any(several in source.casefold() for several in _several_letters()):
+        folded = source.casefold()
+        if any(several in folded for several in _several_letters()):
             raise self._refuse("ignored case for letters that may be several characters")
 
     def _skip(self, text: str) -> bool:
@@ -193,4 +194,4 @@ class _Translator:
 
 @functools.cache
 def _several_letters() -> frozenset[str]:
-    return frozenset(folded for code in range(0x110000) if len(folded := chr(code).casefold()) > 1)
+    return frozenset(folded for char in TEXT if len(folded := char.casefold()) > 1)

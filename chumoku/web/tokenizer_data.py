@@ -68,6 +68,7 @@ def tokenizer_data(tokenizer: Tokenizer) -> dict[str, Any]:
         "added": _added_tokens(backend, state),
         "words": table.number(classes.word()) if _needs_words(state) else None,
         "spaces": table.number(classes.whitespace()) if _needs_words(state) else None,
+        "invisible": table.number(classes.invisible()),
         "model": _model(state["model"]),
     }
     return {**data, "classes": table.table}

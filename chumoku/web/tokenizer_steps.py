@@ -130,8 +130,7 @@ def _normalizer(step: Step, table: Classes) -> Iterator[Step]:
 
 def _bert(step: Step, table: Classes) -> Iterator[Step]:
     if step["clean_text"]:
-        removed = classes.union(classes.controls(), classes.ranges_of("\0\ufffd"))
-        yield {"type": "Remove", "class": table.number(removed)}
+        yield {"type": "Remove", "class": table.number(classes.controls())}
         yield {"type": "Space", "class": table.number(classes.whitespace())}
     if step["handle_chinese_chars"]:
         yield {"type": "Surround", "class": table.number(classes.matching(CHINESE))}
@@ -169,8 +168,7 @@ def _pretokenizer(step: Step, table: Classes) -> Iterator[Step]:
     elif kind == "CharDelimiterSplit":
         yield split(table.pattern(re.escape(step["delimiter"])), "Removed")
     elif kind == "Whitespace":
-        words, spaces = classes.word(), classes.whitespace()
-        others = classes.complement(classes.union(words, spaces))
+        words, others = classes.word(), classes.neither(classes.word(), classes.whitespace())
         yield split([table.number(words), "+|", table.number(others), "+"], "Removed", invert=True)
     else:
         raise refuse(f"the pre-tokenizer {kind}")

@@ -161,11 +161,12 @@ def ablate(
     with switch_off(model, off):
         ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
     outputs = (("before", change.before, prompt), ("after", change.after, ablated_prompt))
+    first = _predicted_places(pipeline, prompt)[0]
     return {
         **{
             name: {
                 "output": generated_text(pipeline.tokenizer, one),
-                "candidates": _describe_candidates(pipeline, output, prompt),
+                "candidates": _describe_candidates(pipeline, output, first, prompt),
             }
             for name, output, one in outputs
         },
@@ -177,9 +178,10 @@ def ablate(
 def patch(
     pipeline: Pipeline, request: schemas.Patch, check_interrupt: CheckInterrupt = never_interrupt
 ) -> dict[str, Any]:
-    """The candidates after the text, after another text, and after the text with tensors of the other one.
+    """Candidates of the text, of another text, and of the text with tensors of the other one.
 
-    Both texts have the same continuation: that of the first one.
+    Both texts have the same continuation, that of the first one. The candidates are those at the place where the
+    prediction changes most.
     """
     model = pipeline.model
     for one in request.replace:
@@ -195,11 +197,16 @@ def patch(
     addresses = dict.fromkeys(one.address for one in wanted)
     output, tape = run_and_record(model, other.tokens, *addresses, source=other.source)
     change = compare_edited(model, copy_places(wanted, tape), prompt.tokens, source=prompt.source)
+    described = _describe_change(pipeline, change, prompt)
+    places, other_places = _predicted_places(pipeline, prompt), _predicted_places(pipeline, other)
+    nth = max(range(len(described["places"])), key=lambda one: float(described["places"][one]["bits"]))
+    there = other_places[min(nth, len(other_places) - 1)]
     return {
-        "before": {"candidates": _describe_candidates(pipeline, change.before, prompt)},
-        "after": {"candidates": _describe_candidates(pipeline, change.after, prompt)},
-        "other": {"candidates": _describe_candidates(pipeline, final_output(output), other)},
-        **_describe_change(pipeline, change, prompt),
+        "place": places[nth],
+        "before": {"candidates": _describe_candidates(pipeline, change.before, places[nth], prompt)},
+        "after": {"candidates": _describe_candidates(pipeline, change.after, places[nth], prompt)},
+        "other": {"candidates": _describe_candidates(pipeline, final_output(output), there, other)},
+        **described,
         "notices": [*notices, *(one for one in other_notices if one not in notices)],
     }
 
@@ -257,12 +264,11 @@ def _describe_config(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _describe_candidates(pipeline: Pipeline, output: Tensor, prompt: LookInput) -> list[dict[str, Any]]:
-    """The most likely tokens at the first predicted position, of logits [1, T, V]; none of other outputs."""
+def _describe_candidates(pipeline: Pipeline, output: Tensor, place: int, prompt: LookInput) -> list[dict[str, Any]]:
+    """The most likely tokens at a position of logits [1, T, V]; none of other outputs."""
     if not pipeline.config.predicts_tokens:
         return []
-    logits = output[0, _predicted_places(pipeline, prompt)[0]]
     return [
         {"id": token, "text": prompt.name(token), "probability": json_number(probability)}
-        for token, probability in most_likely(logits.float().softmax(-1).cpu())
+        for token, probability in most_likely(output[0, place].float().softmax(-1).cpu())
     ]

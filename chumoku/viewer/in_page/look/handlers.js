@@ -7,12 +7,11 @@
 //
 // Each calls `check` before every generated token, block and layer of the lens; it may throw to stop the request.
 import { RequestError } from "../errors.js";
-import { checkBody } from "../request_body.js";
 import { traceBlock } from "./block.js";
 import { checkHead, checkLayer, predictsTokens } from "./checks.js";
 import { jsonNumber, jsonNumbers, logSumExp, norm, row, rows, topIndices } from "./numbers.js";
 import { generatedText, longest, MAX_TOKENS_ONE_LAYER, promptFromRequest, sourceTokens } from "./prompt.js";
-import { Block, Look, Next, PromptRequest, Tensor } from "./schemas.js";
+import { Block, checkRequest, Look, Next, PromptRequest, Tensor } from "./schemas.js";
 import { takeSnapshot } from "./snapshot.js";
 import { readTable } from "./tensor_table.js";
 
@@ -21,7 +20,7 @@ const NORMS = { input: "input", attention: "output", feedforward: "feedforward",
 
 /** Everything that the page draws for one prompt. */
 export async function look(runtime, body, check) {
-  const request = checkBody(Look, body);
+  const request = checkRequest(runtime, Look, body);
   const { config } = runtime.model;
   const { layer } = request;
   if (layer !== null) checkLayer(config, layer);
@@ -35,7 +34,7 @@ export async function look(runtime, body, check) {
 
 /** Tokens of the text and of its continuation, without running the model. */
 export async function tokens(runtime, body, check) {
-  const request = { ...checkBody(PromptRequest, body), new: 0 };
+  const request = { ...checkRequest(runtime, PromptRequest, body), new: 0 };
   const { tokenizer, sourceTokenizer, model } = runtime;
   const most = Math.min(MAX_TOKENS_ONE_LAYER, model.config.context);
   if (model.kind !== "encoder-decoder") {
@@ -43,19 +42,19 @@ export async function tokens(runtime, body, check) {
     return { tokens: tokenizer.labelTokens(prompt.tokens), source: [], notices };
   }
   const notices = [];
-  const source = (sourceTokenizer ?? tokenizer).labelTokens(sourceTokens(runtime, request.text, most, notices));
+  const source = sourceTokenizer.labelTokens(sourceTokens(runtime, request.text, most, notices));
   const target = request.target === null ? [] : (await promptFromRequest(runtime, request, check, { most })).prompt.tokens.slice(1);
   return { tokens: tokenizer.labelTokens(target), source, notices };
 }
 
 export async function addresses(runtime, body) {
-  checkBody(PromptRequest, body);
+  checkRequest(runtime, PromptRequest, body);
   return { addresses: runtime.model.addresses() };
 }
 
 /** The first numbers of the tensor at an address, its shape and statistics. */
 export async function tensor(runtime, body, check) {
-  const request = checkBody(Tensor, body);
+  const request = checkRequest(runtime, Tensor, body);
   const { address, row: only, head } = request;
   const { prompt, notices } = await promptFromRequest(runtime, request, check);
   const found = await readTable(runtime.model, prompt, address, head, check);
@@ -94,7 +93,7 @@ function statistics(lines) {
 
 /** The most likely next tokens; `rest` is log Σ exp of the logits of all others. */
 export async function nextTokens(runtime, body, check) {
-  const request = checkBody(Next, body);
+  const request = checkRequest(runtime, Next, body);
   const { model } = runtime;
   const wanted = request.target === null ? { ...request, new: 0 } : request;
   const most = Math.min(MAX_TOKENS_ONE_LAYER, model.config.context);
@@ -117,14 +116,14 @@ export async function nextTokens(runtime, body, check) {
 
 /** Everything that one block computes at one position. */
 export async function block(runtime, body, check) {
-  const request = checkBody(Block, body);
+  const request = checkRequest(runtime, Block, body);
   const { model, tokenizer, sourceTokenizer } = runtime;
   const { part } = request;
   checkLayer(model.config, request.layer, part);
   checkHead(model.config, request.head);
   const { prompt, notices } = await promptFromRequest(runtime, request, check);
   const trace = await traceBlock(model, prompt, request, check);
-  const source = (sourceTokenizer ?? tokenizer).labelTokens(prompt.source ?? []);
+  const source = sourceTokenizer.labelTokens(prompt.source ?? []);
   const shown = (vector) => vector && jsonNumbers(vector.slice(0, SHOWN));
   const stream = Object.fromEntries(Object.entries(trace.stream).map(([name, vector]) => [name, shown(vector)]));
   return {

@@ -3,30 +3,31 @@
 //   ablate    text and candidates with all parts, and with heads or feed-forwards switched off
 //   patch     candidates after a text, after another one, and after the text with tensors of the other one
 import { RequestError } from "../errors.js";
-import { checkBody } from "../request_body.js";
 import { checkHead, checkLayer, predictsTokens } from "./checks.js";
 import { compareEdited, copyPlaces, cosineDistance, effectsInBits, switchOff } from "./edits.js";
 import { jsonNumber, mean, row } from "./numbers.js";
 import { generatedText, promptFromRequest } from "./prompt.js";
-import { Ablate, Patch } from "./schemas.js";
+import { Ablate, checkRequest, Patch } from "./schemas.js";
 import { mostLikely, predictedPositions } from "./snapshot.js";
 import { checkAddress } from "./tensor_table.js";
 
 /** Both models continue the same prompt; the bits are measured on the text that was generated before the ablation. */
 export async function ablate(runtime, body, check) {
-  const request = checkBody(Ablate, body);
+  const request = checkRequest(runtime, Ablate, body);
   const { model, tokenizer } = runtime;
   const edits = switchOff(findSwitchedOff(model.config, request.off));
   const { prompt, notices } = await promptFromRequest(runtime, request, check);
   const change = await compareEdited(model, edits, prompt, check);
   const { prompt: ablated } = await promptFromRequest(runtime, request, check, { edits });
-  const side = (output, one) => ({ output: generatedText(tokenizer, one), candidates: describeCandidates(model, output, prompt) });
+  const [first] = predictedPlaces(model, prompt);
+  const side = (output, one) => ({ output: generatedText(tokenizer, one), candidates: describeCandidates(model, output, first, prompt) });
   return { before: side(change.before, prompt), after: side(change.after, ablated), ...describeChange(model, change, prompt), notices };
 }
 
-/** Both texts have the same continuation: that of the first one. */
+/** Both texts have the same continuation, that of the first one. The candidates are those at the place where the
+    prediction changes most. */
 export async function patch(runtime, body, check) {
-  const request = checkBody(Patch, body);
+  const request = checkRequest(runtime, Patch, body);
   const { model } = runtime;
   for (const { address } of request.replace) checkAddress(model, address);
   const { prompt, notices } = await promptFromRequest(runtime, request, check);
@@ -38,13 +39,17 @@ export async function patch(runtime, body, check) {
   const record = (address) => wanted.some((one) => one.address === address);
   const { output, tape } = await model.forward({ tokens: other.tokens, source: other.source, record, check });
   const change = await compareEdited(model, copyPlaces(wanted, tape, model.config), prompt, check);
-  const side = (logits, one) => ({ candidates: describeCandidates(model, logits, one) });
+  const described = describeChange(model, change, prompt);
+  const [places, otherPlaces] = [prompt, other].map((one) => predictedPlaces(model, one));
+  const nth = largestIndex(described.places.map(({ bits }) => Number(bits)));
+  const side = (logits, place, one) => ({ candidates: describeCandidates(model, logits, place, one) });
   const known = notices.map(String);
   return {
-    before: side(change.before, prompt),
-    after: side(change.after, prompt),
-    other: side(output, other),
-    ...describeChange(model, change, prompt),
+    place: places[nth],
+    before: side(change.before, places[nth], prompt),
+    after: side(change.after, places[nth], prompt),
+    other: side(output, otherPlaces[Math.min(nth, otherPlaces.length - 1)], other),
+    ...described,
     notices: [...notices, ...more.filter((one) => !known.includes(String(one)))],
   };
 }
@@ -88,9 +93,12 @@ function describeChange(model, change, prompt) {
   };
 }
 
-/** The most likely tokens at the first predicted position of logits [T, V]; none of other outputs. */
-function describeCandidates(model, output, prompt) {
+/** Where the first of the largest numbers is. */
+const largestIndex = (numbers) => numbers.reduce((best, number, at) => (number > numbers[best] ? at : best), 0);
+
+/** The most likely tokens at a position of logits [T, V]; none of other outputs. */
+function describeCandidates(model, output, place, { name }) {
   if (!predictsTokens(model.config)) return [];
-  const likely = mostLikely(row(output, predictedPlaces(model, prompt)[0]));
-  return likely.map(([id, probability]) => ({ id, text: prompt.name(id), probability: jsonNumber(probability) }));
+  const likely = mostLikely(row(output, place));
+  return likely.map(([id, probability]) => ({ id, text: name(id), probability: jsonNumber(probability) }));
 }

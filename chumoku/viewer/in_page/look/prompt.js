@@ -60,7 +60,7 @@ function withNames({ tokenizer, sourceTokenizer }, found) {
     ...prompt,
     name: (token) => tokenizer.label(token),
     names: names(tokenizer, prompt.tokens),
-    sourceNames: names(sourceTokenizer ?? tokenizer, prompt.source ?? []),
+    sourceNames: names(sourceTokenizer, prompt.source ?? []),
   };
 }
 
@@ -112,11 +112,10 @@ async function translationPrompt(runtime, { text, target, count, most, edits, ch
 
 // ---- tokens of texts ----
 /** The tokens of a source text, with those around it. */
-export function sourceTokens({ tokenizer, sourceTokenizer }, text, most, notices) {
-  const own = sourceTokenizer ?? tokenizer;
-  const [before, after] = sourceFrame(own);
-  const ids = own.encode(text);
-  noteUnknown(own, ids, notices);
+export function sourceTokens({ sourceTokenizer }, text, most, notices) {
+  const [before, after] = sourceFrame(sourceTokenizer);
+  const ids = sourceTokenizer.encode(text);
+  noteUnknown(sourceTokenizer, ids, notices);
   return [...before, ...cut(ids, most - before.length - after.length, "text", notices), ...after];
 }
 

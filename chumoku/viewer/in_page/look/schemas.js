@@ -1,5 +1,6 @@
 // Request bodies of the looks: every field has a type and bounds, and unknown fields are refused.
-import { boolean, either, integer, list, object, oneOf, optional, text } from "../request_body.js";
+import { requireName } from "../decoding/served_model.js";
+import { boolean, checkBody, either, integer, list, object, oneOf, optional, text } from "../request_body.js";
 
 const MAX_NEW_TOKENS = 64;
 const MAX_TEXT = 100_000; // characters; the text is cut to a number of tokens later
@@ -41,3 +42,10 @@ export const Ablate = { ...PromptRequest, off: list(part, { min: 1, max: 64 }) }
 const replacement = object({ address: name, place: index, other_place: optional(index), head: optional(index) });
 
 export const Patch = { ...PromptRequest, other: prompt, replace: list(replacement, { min: 1, max: 64 }) };
+
+/** The body with its defaults; raises RequestError if it does not match the schema or names another model. */
+export function checkRequest(runtime, schema, body) {
+  const request = checkBody(schema, body);
+  requireName(runtime, request.model);
+  return request;
+}

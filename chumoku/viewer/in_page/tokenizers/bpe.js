@@ -9,28 +9,34 @@ const MAX_CACHED_LENGTH = 256;
 
 /** The function text → ids of a BPE model. */
 export function makeBpe(model, vocabulary) {
-  const merges = readMerges(model, vocabulary);
+  const findMerge = readMerges(model, vocabulary);
   const cache = new Map();
   return (text) => {
     const known = model.ignore_merges ? vocabulary.id(text) : undefined;
     if (known !== undefined) return [known];
     if (cache.has(text)) return cache.get(text);
-    const found = mergeAll(characterIds(text, model, vocabulary), merges);
+    const found = mergeAll(characterIds(text, model, vocabulary), findMerge);
     if (text.length <= MAX_CACHED_LENGTH && cache.size < MAX_CACHED) cache.set(text, found);
     return found;
   };
 }
 
-/** left id → right id → { rank, id } */
+/** find(left, right) → { rank, id } of the merge of two ids, or undefined. The ids of merges are looked up when needed. */
 function readMerges({ merges, prefix }, vocabulary) {
-  const found = new Map();
+  const ranks = new Map(); // left → right → rank
   for (let at = 0; at < merges.length; at += 2) {
-    const [left, right] = [merges[at], merges[at + 1]];
-    if (!found.has(left)) found.set(left, new Map());
-    const id = vocabulary.id(vocabulary.token(left) + vocabulary.token(right).slice(prefix.length));
-    found.get(left).set(right, { rank: at / 2, id });
+    let rights = ranks.get(merges[at]);
+    if (rights === undefined) ranks.set(merges[at], (rights = new Map()));
+    rights.set(merges[at + 1], at / 2);
   }
-  return found;
+  const found = new Map();
+  return (left, right) => {
+    const rank = ranks.get(left)?.get(right);
+    if (rank === undefined || found.has(rank)) return found.get(rank);
+    const id = vocabulary.id(vocabulary.token(left) + vocabulary.token(right).slice(prefix.length));
+    found.set(rank, { rank, id });
+    return found.get(rank);
+  };
 }
 
 /** The id of each character; of one that has none those of its bytes, the unknown token or nothing. */
@@ -66,12 +72,12 @@ function unknownId(model, vocabulary) {
 }
 
 /** The ids after all merges. A queue holds the possible merges, so that time grows with n·log n. */
-function mergeAll(ids, merges) {
+function mergeAll(ids, findMerge) {
   const [left, right] = [ids.map((_, at) => at - 1), ids.map((_, at) => at + 1)];
   const queue = makeQueue();
   const offer = (at) => {
     if (at < 0 || right[at] >= ids.length) return;
-    const merge = merges.get(ids[at])?.get(ids[right[at]]);
+    const merge = findMerge(ids[at], ids[right[at]]);
     if (merge) queue.push({ rank: merge.rank, id: merge.id, at });
   };
   ids.forEach((_, at) => offer(at));
@@ -79,7 +85,7 @@ function mergeAll(ids, merges) {
     const { at, id } = top;
     const next = right[at];
     if (ids[at] === null || next >= ids.length) continue;
-    if (merges.get(ids[at])?.get(ids[next])?.id !== id) continue; // one of the two has been merged with another
+    if (findMerge(ids[at], ids[next])?.id !== id) continue; // one of the two has been merged with another
     ids[at] = id;
     ids[next] = null;
     right[at] = right[next];

@@ -8,7 +8,6 @@ import { fromValidUtf8, showPiece, toUtf8 } from "./byte_chars.js";
 
 export const BYTE_TOKEN = /^<0x[0-9A-F]{2}>$/;
 const BYTES = /^(?:‹[0-9a-f]{2}›)+$/;
-const INVISIBLE = /[\p{C}\p{Z}]/gu;
 const MAX_CHARS = 24;
 const MAX_PARTS = 8; // tokens that are searched for the bytes of a character
 const BYTES_PREFIX = "bytes:";
@@ -21,7 +20,7 @@ export function tokenLabel(tokenizer, id) {
   let name = tokenizer.token(id);
   if (tokenizer.byteLevel && !tokenizer.specials.has(name)) name = showPiece(tokenizer.decodeBytes([id]));
   else if (BYTE_TOKEN.test(name)) name = showPiece(Uint8Array.of(parseInt(name.slice(3, 5), 16)));
-  return makeVisible(name) || `#${id}`;
+  return makeVisible(tokenizer, name) || `#${id}`;
 }
 
 /** Each token of a row as { id, text }; one that is a part of a character also has { character, part }. */
@@ -30,7 +29,7 @@ export function labelTokens(tokenizer, ids) {
   const rows = [];
   while (rows.length < ids.length) {
     const start = rows.length;
-    const { count, character } = BYTES.test(labels[start]) ? nextCharacter(labels, start) : { count: 1 };
+    const { count, character } = BYTES.test(labels[start]) ? nextCharacter(tokenizer, labels, start) : { count: 1 };
     if (count === 1) rows.push({ id: ids[start], text: labels[start] });
     for (let part = 1; count > 1 && part <= count; part += 1) {
       rows.push({ id: ids[start + part - 1], text: `${character} ${part}/${count}`, character, part });
@@ -40,20 +39,21 @@ export function labelTokens(tokenizer, ids) {
 }
 
 /** How many labels from `start` are one character, and the character; 1 if it is incomplete. */
-function nextCharacter(labels, start) {
+function nextCharacter(tokenizer, labels, start) {
   const bytes = [];
   for (let count = 1; count <= MAX_PARTS && BYTES.test(labels[start + count - 1] ?? ""); count += 1) {
     bytes.push(...labels[start + count - 1].match(/[0-9a-f]{2}/g).map((pair) => parseInt(pair, 16)));
     const text = fromValidUtf8(Uint8Array.from(bytes));
-    if (text !== null) return { count, character: makeVisible(text) };
+    if (text !== null) return { count, character: makeVisible(tokenizer, text) };
   }
   return { count: 1 };
 }
 
 /** A text that can be drawn: without control characters and direction marks, and at most MAX_CHARS long. */
-export function makeVisible(text) {
+export function makeVisible(tokenizer, text) {
   const drawn = text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣");
-  const characters = Array.from(drawn.replace(INVISIBLE, (one) => `‹${hexadecimal(one.codePointAt(0))}›`));
+  const shown = Array.from(drawn, (one) => (tokenizer.isInvisible(one) ? `‹${hexadecimal(one.codePointAt(0))}›` : one));
+  const characters = Array.from(shown.join(""));
   return characters.length <= MAX_CHARS ? characters.join("") : `${characters.slice(0, MAX_CHARS - 1).join("")}…`;
 }
 

@@ -10,6 +10,7 @@ import { fixSurrogates, isSpace } from "../text/characters.js";
 import { makeAddedTokens } from "./added_tokens.js";
 import { makeBpe } from "./bpe.js";
 import { joinBytes, toUtf8, tokenToBytes } from "./byte_chars.js";
+import { classTest } from "./classes.js";
 import { makeDecoder } from "./decoders.js";
 import { BYTE_TOKEN, labelTokens, tokenBytes, tokenLabel, tokenText } from "./labels.js";
 import { makeNormalizer } from "./normalizers.js";
@@ -49,6 +50,7 @@ class Tokenizer {
     this.prefixAndSuffix = data.prefix_and_suffix;
     this.roles = readRoles(data.roles);
     this.specials = new Map(added.filter(({ flags }) => flags & SPECIAL).map(({ content, id }) => [content, id]));
+    this.isInvisible = classTest(data.classes[data.invisible]); // whether labels show the number of a character instead
     this.#splitCharacters = Array.from(data.split_characters);
     this.#names = new Map(added.map(({ id, found }) => [id, found]));
     this.#vocabulary = makeVocabulary(data.model);

@@ -1,8 +1,7 @@
 // Switch heads and feed-forwards off, and show the model's output without them.
 import { isAbort } from "../../core/api.js";
-import { bars } from "../../core/bars.js";
-import { debounce, el, percent } from "../../core/dom.js";
-import { formatNumber, toNumber } from "../../core/format.js";
+import { debounce, el } from "../../core/dom.js";
+import { describeChange, moveFocus, sides } from "./change.js";
 
 const MAX_OFF = 64;
 
@@ -133,45 +132,11 @@ export class Ablation {
   }
 
   drawResult() {
-    const { measure, change, before, after, places } = this.result;
-    const column = (key, { output, candidates }) =>
-      el(
-        "div",
-        { class: "off-side" },
-        el("h3", { t: key }),
-        el("p", { class: "output" }, output || "—"),
-        candidates.length ? bars(candidates.map(candidateBar)) : null,
-      );
-    const bits = measure === "bits";
-    const sentence = this.t(bits ? "look_off_bits" : "look_off_cosine", { change: formatNumber(change) });
-    const pair = el("div", { class: "off-pair" }, column("look_before", before), column("look_after", after));
-    const words = bits && this.current.look.kind !== "encoder" ? [this.shadedTokens(places)] : [];
-    this.answer.replaceChildren(pair, el("p", { class: "numbers" }, sentence), ...words);
+    const { before, after } = this.result;
+    const pair = sides([
+      { title: "look_before", ...before },
+      { title: "look_after", ...after },
+    ]);
+    this.answer.replaceChildren(pair, ...describeChange(this.t, this.result, this.current.look));
   }
-
-  /** The generated tokens; darker ones changed more. */
-  shadedTokens(places) {
-    const { tokens, then } = this.current.look;
-    const following = [...tokens.slice(1), then ? [then.id, then.text] : [0, "…"]];
-    const largest = Math.max(1e-9, ...places.map((one) => toNumber(one.bits)).filter(Number.isFinite));
-    const spans = places.map(({ place, bits }) => {
-      const span = el("span", { title: `${formatNumber(bits)} bits` }, following[place]?.[1] ?? "…");
-      span.style.setProperty("--share", String((toNumber(bits) || 0) / largest));
-      return span;
-    });
-    return el("div", {}, el("p", { class: "hint", t: "look_off_words" }), el("p", { class: "off-words" }, ...spans));
-  }
-}
-
-function candidateBar({ text, probability }) {
-  return { name: text, share: toNumber(probability), label: percent(toNumber(probability)), strong: true };
-}
-
-function moveFocus(event, table) {
-  const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-  const cell = event.target.closest("td");
-  if (!move || !cell) return;
-  event.preventDefault();
-  const row = cell.parentElement.rowIndex + move[0];
-  table.rows[row]?.cells[cell.cellIndex + move[1]]?.querySelector("button")?.focus();
 }

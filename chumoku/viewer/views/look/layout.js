@@ -1,7 +1,7 @@
 // The elements of the view Look.
 import { el } from "../../core/dom.js";
 
-export const TABS = ["steps", "heads", "lens", "overview", "off"];
+export const TABS = ["steps", "heads", "lens", "overview", "off", "patch"];
 
 export function layout(stored) {
   const fresh = el("select", {}, ...[0, 8, 16, 32, 64].map((count) => el("option", { value: String(count) }, String(count))));

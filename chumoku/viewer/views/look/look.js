@@ -93,6 +93,7 @@ class Look {
     this.showNotices();
     this.select({});
     this.panels.ablation.show(look, this.depths(), { ...this.request });
+    this.panels.patching.show(look, this.depths(), { ...this.samePass });
     this.openTab();
   }
 
