@@ -299,7 +299,8 @@ def test_prompts_have_pythons_tokens(page: Any) -> None:
         pattern, _ = find_chat_pattern(tokenizer)
         assert pattern is not None
         chance, words = random.Random(11), find_words(tokenizer)
-        conversations = [[("user", "b|a")], *(random_conversation(chance, words) for _ in range(47))]
+        long = [("user", "ab c" * 3000), ("assistant", "d"), ("user", "e f" * 99)]
+        conversations = [[("user", "b|a")], long, *(random_conversation(chance, words) for _ in range(47))]
         conversations = [turns for turns in conversations if apply_pattern(pattern, turns) is not None]
         messages = [[{"role": role, "content": text} for role, text in turns] for turns in conversations]
         found = page.evaluate(ENCODE, [tokenizer_data(tokenizer), pattern, messages])
