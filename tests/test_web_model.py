@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from web_models import VOCABULARY, build_random, covering_configs, random_config, to_tensor, to_text, twin_page
 
@@ -31,9 +32,8 @@ async ({ container, tokens, source, segments, edits, steps }) => {
   const changes = new Map(edits.map((address) => [address, change]));
   const edited = await model.forward({ tokens, source, segments, edits: changes });
   const tensors = Object.fromEntries([...tape].map(([address, tensor]) => [address, send(tensor)]));
-  const outputs = { output: send(output), edited: send(edited.output), tensors };
   const decoded = steps === null ? null : await decode(model, source, steps);
-  return { addresses: model.addresses(), ...outputs, steps: decoded };
+  return { addresses: model.addresses(), output: send(output), edited: send(edited.output), tensors, steps: decoded };
 
   async function decode(model, source, { first, second, parents, kept, last }) {
     const session = await new modules.JavaScriptEngine(model).open({ rows: 3, capacity: 19 });
@@ -136,6 +136,115 @@ def test_every_choice(browser: Any) -> None:
     with twin_page(browser) as page:
         for number, config in enumerate(covering_configs()):
             check(page, config, "float32" if config.experts or number % 3 else "int8")
+
+
+# What else a session and a pass promise, each with its error.
+PROMISES = """
+async ({ container, sourced }) => {
+  const model = openModel(container);
+  const { heads, layers, vocabulary } = model.config;
+  const tokens = Array.from({ length: 277 }, (_, at) => (at * 11 + 3) % vocabulary);
+  const source = sourced ? tokens.slice(0, 5) : null;
+  const open = async (options = {}) => {
+    const session = await new modules.JavaScriptEngine(model).open({ rows: 2, capacity: 300, ...options });
+    if (sourced) await session.encode([source, tokens.slice(3, 6)]);
+    return session;
+  };
+  const distance = (one, other) => {
+    if (one.length !== other.length) return Infinity;
+    return one.reduce((most, x, at) => Math.max(most, Math.abs(x - other[at])), 0);
+  };
+  const refusal = async (work) => work().then(() => "no error", (error) => error.message);
+  const off = ({ shape, data }) => ({ shape, data: data.map((x, at) => (at < data.length / heads ? 0 : x)) });
+  const half = ({ shape, data }) => ({ shape, data: data.map((x) => x / 2) });
+  const edits = new Map([["decoder.blocks.1.attention.heads", off], ["decoder.blocks.0.feedforward.output", half]]);
+  const found = {};
+
+  const whole = await model.forward({ tokens, source });
+  const long = await (await open()).append([{ row: 0, tokens }], { all: true });
+  found["a long prompt is read in pieces"] = distance(long[0], whole.output.data);
+
+  const changed = await model.forward({ tokens: tokens.slice(0, 7), source, edits });
+  const editing = await open({ edits });
+  const other = { row: 1, tokens: [2] };
+  const [first] = await editing.append([{ row: 0, tokens: tokens.slice(0, 4) }, other], { all: true });
+  const [, second] = await editing.append([other, { row: 0, tokens: tokens.slice(4, 7) }], { all: true });
+  found["edits apply to sessions"] = distance([...first, ...second], changed.output.data);
+  const effect = distance(changed.output.data, whole.output.data.subarray(0, 7 * vocabulary));
+  found["edits change the output"] = effect > 0.01 ? 0 : 1;
+
+  let calls = 0;
+  const check = async () => {
+    if (++calls === 2) throw new Error("stop");
+  };
+  const session = await open();
+  const stopped = await refusal(() => session.append([{ row: 0, tokens: [3, 5, 7] }], { check }));
+  found["a stopped step leaves no tokens"] = stopped === "stop" && session.length(0) === 0 ? 0 : 1;
+  const [again] = await session.append([{ row: 0, tokens: tokens.slice(0, 3) }]);
+  found["and the session goes on"] = distance(again, whole.output.data.subarray(2 * vocabulary, 3 * vocabulary));
+  calls = 2;
+  await model.forward({ tokens, source, check });
+  found["every block is preceded by a check"] = calls - 2 - layers * (sourced ? 2 : 1);
+
+  const products = new Map();
+  const multiply = model.multiply;
+  model.multiply = (name, x, rows) => products.set(name, rows) && multiply(name, x, rows);
+  const fast = await model.forward({ tokens: [3, 14], source });
+  found["products can be replaced"] = distance(fast.output.data, whole.output.data.subarray(0, 2 * vocabulary));
+  const matrices = [...model.container.entries.keys()].filter((name) => name.endsWith(".weight"));
+  found["all of them"] = matrices.filter((name) => !products.has(name)).length;
+
+  const inside = "decoder.blocks.0.attention.queries";
+  const smaller = new Map([["decoder.norm", ({ data }) => ({ shape: [1], data: data.slice(1) })]]);
+  const refusals = [
+    await refusal(() => model.forward({ tokens: [vocabulary], source })),
+    await refusal(() => model.forward({ tokens: [], source })),
+    await refusal(() => model.forward({ tokens, source: sourced ? null : tokens })),
+    await refusal(() => model.forward({ tokens, source, segments: [0] })),
+    await refusal(() => model.forward({ tokens, source, edits: new Map([["decoder.nothing", off]]) })),
+    await refusal(() => model.forward({ tokens, source, edits: new Map([[inside, off]]) })),
+    await refusal(() => model.forward({ tokens, source, edits: smaller })),
+    await refusal(() => session.append([{ row: 0, tokens: Array(298).fill(1) }])),
+    await refusal(() => session.append([{ row: 0, tokens: [1] }, { row: 0, tokens: [1] }])),
+    await refusal(() => session.append([{ row: 2, tokens: [1] }])),
+    await refusal(() => session.append([{ row: 0, tokens: [] }])),
+    await refusal(async () => session.reorder([0, 0, 0])),
+    await refusal(() => open({ edits: new Map([[inside, off]]) })),
+  ];
+  return { found, refusals };
+}
+"""
+REFUSALS = (
+    "There is no token",
+    "The tokens must be a list of at least one token",
+    "source.",
+    "Segments must be as many as the tokens",
+    "No address of this model matches decoder.nothing",
+    "can be recorded but not replaced",
+    "but the replacement has [1]",
+    "and 298 more do not fit",
+    "must name different rows",
+    "must name different rows",
+    "needs at least one token",
+    "This session has 2 rows",
+    "can be recorded but not replaced",
+)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_sessions_edits_and_errors(browser: Any, kind: str) -> None:
+    config = ModelConfig(
+        **{"kind": kind, "vocabulary": VOCABULARY, "width": 10, "layers": 2, "heads": 5, "feedforward_width": 13},
+        **{"attention_window": 37, "full_attention_every": 2, "tie_output": False, "initialization": "xavier"},
+    )
+    model = build_random(config, "float32")
+    given = {"container": to_text(write_container(model, name="tiny")), "sourced": kind == "encoder-decoder"}
+    with twin_page(browser) as page:
+        answer = page.evaluate(PROMISES, given)
+    broken = {promise: error for promise, error in answer["found"].items() if not abs(error) < 1e-5}
+    assert not broken
+    for sentence, message in zip(REFUSALS, answer["refusals"], strict=True):
+        assert sentence in message
 
 
 @pytest.mark.slow

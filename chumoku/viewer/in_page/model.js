@@ -100,5 +100,5 @@ export class Model {
 }
 
 function checkTokens(tokens, name) {
-  if (!Array.isArray(tokens) || tokens.length === 0) throw new RequestError(`The ${name} must be a list of at least one token.`, { param: name });
+  if (!(tokens?.length > 0)) throw new RequestError(`The ${name} must be a list of at least one token.`, { param: name });
 }
