@@ -65,7 +65,7 @@ class Reader {
     for (let from = 0; from < tokens.length; from += CHUNK) {
       await check();
       const part = tokens.slice(from, from + CHUNK);
-      [logits] = await this.session.append([{ row: 0, tokens: part }]);
+      [logits] = await this.session.append([{ row: 0, tokens: part }], { check });
       this.tokens.push(...part);
     }
     return logits;
@@ -73,6 +73,7 @@ class Reader {
 
   /** The next text may go on from here; a session that another text has kept meanwhile is closed. */
   keep() {
+    this.session.truncate(0, this.tokens.length); // the last tokens may have been read in part
     kept.get(this.engine)?.session.close();
     kept.set(this.engine, { session: this.session, tokens: this.tokens, capacity: this.capacity });
   }
