@@ -1,13 +1,17 @@
 # make demo  trains and shows a small translator      make test  runs the tests      make test-slow  the long ones
-# make check  format, lint, types
+# make check  format, lint, types      make docs  builds the documentation into site/
 PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo test test-slow test-all check format strings faults families wasm venv browser clean
+.PHONY: demo docs test test-slow test-all check format strings faults families wasm venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
+
+# The documentation in both languages. Open site/index.html.
+docs: venv
+	$(BIN)/python docs/tools/build_site.py
 
 test: venv browser
 	$(BIN)/pytest -n 3 --dist worksteal -m "not slow"
@@ -66,8 +70,8 @@ venv: .venv/.ready
 	@echo "Setting up .venv (once; a minute or two) …"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --upgrade pip
-	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[ja,dev]"
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[ja,dev,docs]"
 	@touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv runs site .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

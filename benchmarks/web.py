@@ -6,9 +6,9 @@
     decoder      SmolLM2-135M's shape with random weights: a prompt of 128 tokens, then 32 tokens one by one, greedy
 
 Both have the page's int8 weights. The browser is headless Chromium with one thread, and computes what the worker of a
-web page computes (WasmEngine of chumoku/viewer/in_page/wasm). With 4 beams, rows are reordered after every step, as in a
-beam search. The programs run alternately. Prints one JSON line: milliseconds for the source and the prompt, tokens per
-second of all rows (medians), and the browser's speed as a share of the native engine's.
+web page computes (WasmEngine of chumoku/viewer/in_page/wasm). With 4 beams, rows are reordered after every step, as in
+a beam search. The programs run alternately. Prints one JSON line: milliseconds for the source and the prompt, tokens
+per second of all rows (medians), and the browser's speed as a share of the native engine's.
 """
 
 from __future__ import annotations

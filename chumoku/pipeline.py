@@ -50,7 +50,8 @@ Texts = TypeVar("Texts", str, list[str])
 
 
 class Pipeline(Bundle):
-    """A model and its tokenizers. Each kind of model has its own methods (see the table above).
+    """A model and its tokenizers. Each kind of model has its own methods: the table is at the top of
+    `chumoku/pipeline.py`.
 
     `load` returns one; to make one of your own parts:
 

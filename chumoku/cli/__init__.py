@@ -22,6 +22,7 @@ from chumoku.cli import (
     evaluate,
     families,
     generate,
+    keys,
     lab,
     lm_eval,
     look,
@@ -48,6 +49,7 @@ app.command()(count.count)
 app.command()(tokenize.tokenize)
 app.command()(prepare.prepare)
 app.command()(train.train)
+app.command()(keys.keys)
 app.command()(compare.compare)
 app.command()(evaluate.evaluate)
 app.command()(diff.diff)

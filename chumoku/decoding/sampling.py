@@ -33,7 +33,8 @@ SMALLEST, LARGEST = 1e-6, 1e6
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How the tokens of one text are sampled; see the formulas above. `top_p=None` keeps all tokens.
+    """How the tokens of one text are sampled; the formulas are at the top of `decoding/sampling.py`. `top_p=None` keeps
+    all tokens.
 
     temperature, top_p     defaults are in `decoding.defaults`; temperature 0 is greedy
     bias, forbidden        numbers added to the logits of single tokens; tokens that are never generated

@@ -40,9 +40,9 @@ class Dropout(Settings):
 class Prompts(Settings):
     """Texts that a sentence encoder was trained to read before another, such as "query: "."""
 
-    query: Annotated[str, Field(max_length=4096)] = ""
-    document: Annotated[str, Field(max_length=4096)] = ""
-    default: Annotated[str, Field(max_length=4096)] = ""  # if neither is chosen
+    query: Annotated[str, Field(max_length=4096)] = ""  # before a query
+    document: Annotated[str, Field(max_length=4096)] = ""  # before a document
+    default: Annotated[str, Field(max_length=4096)] = ""  # before a text that is neither, or if neither is chosen
 
 
 class SinusoidalSettings(Settings):
@@ -55,10 +55,11 @@ class SinusoidalSettings(Settings):
 class RotarySettings(Settings):
     """Rotary positions: base frequency and scaling for long texts."""
 
-    base: Positive = 10000.0
+    base: Positive = 10000.0  # θ: the longest wavelength is about 2π · base
     local_base: Positive | None = None  # of layers with an attention window, without scaling; default: as all layers
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0  # how much of each head's width is rotated, its first elements
-    scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none"
+    scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none"  # the rule that stretches the frequencies
+    # for texts longer than in training
     factor: Annotated[float, Field(ge=1.0, le=1e6)] = 1.0  # the longest text, as a multiple of the trained length
     low: Positive = 1.0  # llama3 and yarn: wavelengths above original / low are scaled
     high: Positive = 4.0  # llama3 and yarn (usually 32): wavelengths below original / high are not
@@ -169,28 +170,33 @@ _SIZE_KEYS = (
 class ModelConfig(Settings):
     """The settings of one model. The defaults are a small modern decoder."""
 
-    kind: Literal["encoder", "decoder", "encoder-decoder"] = "decoder"
-    vocabulary: LargeSize
-    source_vocabulary: LargeSize | None = None  # of the encoder, if different
+    kind: Literal["encoder", "decoder", "encoder-decoder"] = "decoder"  # what the model is made of
+    vocabulary: LargeSize  # number of tokens; in a recipe, default: the size of the tokenizer
+    source_vocabulary: LargeSize | None = None  # number of the encoder's tokens; default: `vocabulary`
     context: LargeSize = 1024  # the longest sequence it is trained for; learned positions end here
 
-    width: Size = 256
-    layers: Annotated[int, Field(ge=1, le=1024)] = 4
-    encoder_layers: Annotated[int, Field(ge=1, le=1024)] | None = None  # default: `layers`
-    heads: Annotated[int, Field(ge=1, le=1024)] = 4
-    kv_heads: Annotated[int, Field(ge=1, le=1024)] | None = None  # default: `heads`
-    head_width: Size | None = None  # default: width / heads
+    width: Size = 256  # D: length of the vector of each token
+    layers: Annotated[int, Field(ge=1, le=1024)] = 4  # number of blocks; in an encoder-decoder, of the decoder
+    encoder_layers: Annotated[int, Field(ge=1, le=1024)] | None = None  # number of encoder blocks; default: `layers`
+    heads: Annotated[int, Field(ge=1, le=1024)] = 4  # number of attention heads
+    kv_heads: Annotated[int, Field(ge=1, le=1024)] | None = None  # number of key/value heads (grouped-query attention);
+    # default: `heads`
+    head_width: Size | None = None  # length of each head's queries and keys; default: width / heads
 
-    feedforward: Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "geglu_tanh", "swiglu"] = "gelu"
-    feedforward_width: Annotated[int, Field(ge=1, le=1 << 20)] | None = None  # default: 4 × width
-    experts: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one feed-forward for all tokens
-    experts_per_token: Annotated[int, Field(ge=1, le=1024)] = 2
+    feedforward: Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "geglu_tanh", "swiglu"] = "gelu"  # activation of
+    # the feed-forward; the last three have a gate
+    feedforward_width: Annotated[int, Field(ge=1, le=1 << 20)] | None = None  # inner width of the feed-forward;
+    # default: 4 × width
+    experts: Annotated[int, Field(ge=0, le=1024)] = 0  # number of feed-forwards to choose from; 0: one for all tokens
+    experts_per_token: Annotated[int, Field(ge=1, le=1024)] = 2  # how many experts compute each token
     normalize_experts: bool = True  # the weights of the chosen experts are scaled to sum to 1
-    shared_expert_width: Annotated[int, Field(ge=1, le=1 << 20)] | None = None  # of an expert that all tokens use
+    shared_expert_width: Annotated[int, Field(ge=1, le=1 << 20)] | None = None  # inner width of one more expert that
+    # all tokens use
 
-    position: Literal["sinusoidal", "learned", "relative", "relative_bias", "alibi", "rotary", "none"] = "rotary"
+    position: Literal["sinusoidal", "learned", "relative", "relative_bias", "alibi", "rotary", "none"] = "rotary"  #
+    # how the model knows the order of tokens
     pairing: Literal["interleaved", "half"] = "interleaved"  # sinusoidal and rotary: which elements form a pair
-    relative_clip: Annotated[int, Field(ge=1, le=1 << 16)] = 16
+    relative_clip: Annotated[int, Field(ge=1, le=1 << 16)] = 16  # relative: larger distances count as this one
     relative_buckets: Annotated[int, Field(ge=4, le=1 << 16)] = 32  # relative_bias: number of learned biases per head
     relative_max_distance: LargeSize = 128  # relative_bias: from here on, distances share one bias
     sinusoidal: SinusoidalSettings = SinusoidalSettings()
@@ -200,43 +206,48 @@ class ModelConfig(Settings):
     full_attention_every: Annotated[int, Field(ge=2, le=1024)] | None = None  # every n-th layer has no window
     full_attention_first: bool = False  # the first of every n layers has no window, not the last
 
-    attention_bias: Literal["none", "qkv", "all"] | None = None  # "qkv": not in the output; default: as in `bias`
+    attention_bias: Literal["none", "qkv", "all"] | None = None  # linear layers of attention with a bias; "qkv": not
+    # the output; default: as in `bias`
     query_key_norm: Literal["none", "head", "all"] = "none"  # RMS norm of queries and keys, of each head or all heads
     attention_scale: Positive | None = None  # multiplies q·k; default: 1 / √head_width
     score_cap: Positive | None = None  # soft-capping of attention scores: c · tanh(score / c)
 
-    norm: Literal["layer", "rms", "batch"] = "layer"
-    norm_epsilon: Annotated[float, Field(gt=0.0, le=0.1)] = 1e-5
+    norm: Literal["layer", "rms", "batch"] = "layer"  # the formula of every norm
+    norm_epsilon: Annotated[float, Field(gt=0.0, le=0.1)] = 1e-5  # ε, added to the variance
     norm_bias: bool = True  # β in layer norms
-    first_norm: bool = True  # False: no norm before the first attention, because embedding_norm is enough
+    first_norm: bool = True  # false: no norm before the first attention, because embedding_norm is enough
     norm_unit_offset: bool = False  # RMS norms multiply by 1 + γ instead of γ, as in Gemma
-    placement: Literal["pre", "post", "output", "sandwich"] = "pre"
+    placement: Literal["pre", "post", "output", "sandwich"] = "pre"  # where the norms are: before or after each
+    # sublayer, on its output alone, or on both sides
     parallel: bool = False  # attention and feed-forward both read the block's input, as in GPT-NeoX
     shared_norm: bool = False  # parallel attention and feed-forward have one norm, as in Phi
-    bias: bool = True  # in every linear layer
+    bias: bool = True  # biases in every linear layer
 
     scale_embedding: bool = False  # √D · embedding, as in note 000
     embedding_norm: bool = False  # a norm after embedding and position, as in BERT
     segments: Annotated[int, Field(ge=0, le=1024)] = 0  # number of token types, as in BERT
     share_embeddings: bool = False  # one table for encoder and decoder
     tie_output: bool = True  # the output matrix is the embedding table
-    output_bias: bool = False
+    output_bias: bool = False  # a bias of each logit
     scale_logits: bool = False  # logits / √D, as in T5
     logit_cap: Positive | None = None  # soft-capping of the logits
 
-    head: HeadKind | None = None  # default: "next", for encoders "masked"
+    head: HeadKind | None = None  # what is computed from the last block's vectors; default: "next", for encoders
+    # "masked"
     labels: LabelNames | None = None  # the classes of head = "classes", the tags of head = "tags", in their order
     classifier_activation: Literal["tanh", "relu", "gelu", "gelu_tanh", "silu"] | None = None  # labels: a hidden layer
-    classifier_bias: bool = True  # of that layer
-    classifier_norm: bool = False  # a norm after it, as in ModernBERT
-    label_bias: bool = True  # a bias of each label's logit; False for classes of decoders in transformers
-    pooling: Literal["mean", "first", "last"] = "mean"
+    # with this activation before the logits
+    classifier_bias: bool = True  # labels: a bias in the hidden layer
+    classifier_norm: bool = False  # labels: a norm after the hidden layer, as in ModernBERT
+    label_bias: bool = True  # labels: a bias of each logit; false for decoders that transformers can open
+    pooling: Literal["mean", "first", "last"] = "mean"  # vector, classes: which tokens make the vector of a text: all,
+    # the first or the last
     normalize: bool = True  # scale pooled vectors to length 1
     prompts: Prompts = Prompts()
     max_seq_length: LargeSize | None = None  # encoders, labels: longer texts are truncated to this many tokens
 
     dropout: Dropout = Dropout()
-    initialization: Literal["gpt2", "xavier"] = "gpt2"
+    initialization: Literal["gpt2", "xavier"] = "gpt2"  # how new weights are drawn
 
     TUPLES: ClassVar[tuple[str, ...]] = ("labels",)
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"initialisation": "initialization", "normalise": "normalize"}

@@ -25,14 +25,15 @@ class TokenizerSettings(Settings):
     """[tokenizer]: train a tokenizer on the corpus, or open an existing one."""
 
     file: str | None = None  # an existing tokenizer: a tokenizer.json, a vocabulary, a SentencePiece model
-    kind: Kind = "bpe"
-    vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] = 8000
+    kind: Kind = "bpe"  # how text is split into tokens
+    vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] = 8000  # number of tokens to train
     pad_to_multiple: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # round the vocabulary size up to a multiple of this
     split_digits: bool = False  # each digit is a token of its own
     split_scripts: bool = False  # no token reaches over the start of a kanji or katakana word
-    target_file: str | None = None  # pairs: a separate tokenizer for the target language, opened …
-    target_kind: Kind | None = None  # … or trained
-    target_vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
+    target_file: str | None = None  # pairs: an existing tokenizer for the target language
+    target_kind: Kind | None = None  # pairs: train a separate tokenizer for the target language
+    target_vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] | None = None  # pairs: its number of tokens; default: as
+    # `vocabulary`
 
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"multiple": "pad_to_multiple"}
 
@@ -45,19 +46,20 @@ class TokenizerSettings(Settings):
 class DataSettings(Settings):
     """[data]: the training and validation text."""
 
-    # own: batches that are passed to chumoku.train
     kind: Literal[
         "text", "pairs", "embedded", "chat", "preferences", "prompts", "sentences", "labels", "tags", "own"
-    ] = "text"
+    ] = "text"  # what the files hold, and so what is learned; own: batches that are passed to chumoku.train
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     prepared: str | None = None  # text and pairs: a folder that `chumoku prepare` wrote, instead of files
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
-    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1, of pairs and sentences 0.01
+    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # share of the data for validation;
+    # default: 0.1, of pairs and sentences 0.01
     documents: Literal["blank", "file", "line", "record"] = "blank"  # text: what separates documents
     field: str = "text"  # text: the field of JSONL and Parquet records to read
     separate_documents: bool = False  # text: attention does not cross document boundaries
     mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoders, text: share of tokens to predict
-    mean_span_length: Annotated[float, Field(ge=1.0, le=1e4)] = 3.0  # encoder-decoder, text: of the spans to predict
+    mean_span_length: Annotated[float, Field(ge=1.0, le=1e4)] = 3.0  # encoder-decoder, text: mean length of the spans
+    # to predict, in tokens
     columns: list[str | int] | None = None  # by index (from 0) or name. pairs: source and target; chat: question and
     # answer; labels, tags: text and label; sentences: anchor, positive and, for triplets, negative
     languages: list[str] | None = None  # pairs, sentences: such as ["ja", "en"]; lines in other scripts are dropped
@@ -97,39 +99,40 @@ class TrainSettings(Settings):
     """[train]: steps, batches, precision, validation and checkpoints."""
 
     out: Annotated[str, Field(min_length=1)] = "runs/new"  # the run's folder
-    steps: Count = 1000
+    steps: Count = 1000  # number of weight updates
     batch_size: Count = 16  # sequences in a batch (text, chat, labels, tags), pairs (preferences) or rows (sentences)
     sequence_length: Count | None = None  # text, chat, preferences: tokens in a sequence; labels, tags, sentences:
     # longer texts are cut; default: the model's max_seq_length or context
     batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
     packing: bool = False  # pairs: one after another in a row instead of padded: one shape for a GPU
     gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step
-    seed: Many = 0
-    label_smoothing: Share = 0.0
-    max_grad_norm: Amount = 1.0  # 0 disables clipping
+    seed: Many = 0  # of all random numbers: weights, order of the data, dropout
+    label_smoothing: Share = 0.0  # share of the target probability that is spread over all tokens
+    max_grad_norm: Amount = 1.0  # longer gradients are scaled down to this norm; 0 disables clipping
     balance_loss: Amount = 0.01  # experts: weight of the load-balancing loss
     router_z_loss: Amount = 0.001  # experts: weight of the router z-loss
 
     device: str | None = None  # "cpu" or "cuda"; default: the fastest available
     precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the computation; weights stay in float32
-    compile: bool = False
+    compile: bool = False  # compile the model with torch.compile
     plain: bool = False  # run the formulas as written instead of the fast kernels: slower, equal up to rounding
     activation_checkpointing: bool = False  # recompute each block in the backward pass to save memory
     workers: Annotated[int, Field(ge=0, le=256)] | None = None  # data loading processes; default: 2 with a GPU
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun: copies of the model (ddp), or parts of it in each
+    # process (fsdp)
     sharded: bool = False  # each process writes its own part of a checkpoint
 
-    log_every: Count = 10
-    validate_every: Count = 500
-    validation_batches: Count | None = None  # default: all
+    log_every: Count = 10  # steps between two lines of the log
+    validate_every: Count = 500  # steps between two validations
+    validation_batches: Count | None = None  # batches of each validation; default: all
     samples: Annotated[int, Field(ge=0, le=100)] = 2  # model outputs shown at each validation
-    save_every: Count = 500
-    keep_checkpoints: Annotated[int, Field(ge=1, le=10_000)] = 2
+    save_every: Count = 500  # steps between two checkpoints
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10_000)] = 2  # how many checkpoints to keep
     average_checkpoints: Annotated[int, Field(ge=1, le=10_000)] = 1  # the result is the mean of the last N checkpoints
     ema: Share = 0.0  # decay of a running average of the weights; 0 disables it
     patience: Count | None = None  # stop after this many validations without a new best
     max_bad_steps: Count = 5  # stop after this many non-finite steps in a row
-    tensorboard: bool = False
+    tensorboard: bool = False  # also write metrics for TensorBoard
 
     RULES = (Rule(("ema", "average_checkpoints"), lambda c: _one_average(c)),)
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {
@@ -164,13 +167,14 @@ class TrainSettings(Settings):
 class OptimizerSettings(Settings):
     """[optimizer]: the update rule of the weights."""
 
-    kind: Literal["adamw", "sgd", "muon"] = "adamw"
-    learning_rate: Annotated[float, Field(gt=0.0, le=1e3)] | None = None  # the peak; default_learning_rate.py when None
-    beta1: Share = 0.9
-    beta2: Share = 0.95
-    epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8
+    kind: Literal["adamw", "sgd", "muon"] = "adamw"  # the update rule
+    learning_rate: Annotated[float, Field(gt=0.0, le=1e3)] | None = None  # the peak; default: computed from the
+    # optimizer and the width
+    beta1: Share = 0.9  # adamw: decay of the mean of the gradients
+    beta2: Share = 0.95  # adamw: decay of the mean of their squares
+    epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8  # adamw: ε, added to the denominator
     weight_decay: Amount = 0.1  # matrices only; biases, norms and position tables do not decay
-    momentum: Share = 0.95  # sgd and muon
+    momentum: Share = 0.95  # sgd and muon: decay of the sum of the gradients
 
     FORMER_NAMES: ClassVar[Mapping[str, str]] = {"rate": "learning_rate"}
     ALIASES: ClassVar[Mapping[str, str]] = {
@@ -183,8 +187,8 @@ class OptimizerSettings(Settings):
 class ScheduleSettings(Settings):
     """[schedule]: the learning rate from the first step to the last."""
 
-    kind: ScheduleKind = "cosine"
-    warmup: Many = 0
+    kind: ScheduleKind = "cosine"  # the curve of the learning rate after the warmup
+    warmup: Many = 0  # steps until the peak
     decay: Many = 0  # wsd: steps of the final decrease
     min_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # final learning rate divided by the peak
 
@@ -199,8 +203,9 @@ class ContrastiveSettings(Settings):
     """[contrastive]: the loss of data.kind = "sentences"; every other row of a step is a negative."""
 
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 0.05  # cosines are divided by it
-    both_directions: bool = False  # anchors also are to be found by their positives
-    widths: list[Annotated[int, Field(ge=1, le=1 << 16)]] | None = None  # the first w elements are vectors, too
+    both_directions: bool = False  # also find each anchor by its positive
+    widths: list[Annotated[int, Field(ge=1, le=1 << 16)]] | None = None  # the first w elements of a vector are trained
+    # as vectors, too (Matryoshka)
 
     ALIASES: ClassVar[Mapping[str, str]] = {
         "tau": "temperature",
@@ -213,20 +218,20 @@ class DistillationSettings(Settings):
     """[distillation]: a teacher whose probabilities the model learns, beside the labels."""
 
     teacher: Annotated[str, Field(min_length=1)]  # a model with the same tokenizer, which the student takes from it
-    temperature: Annotated[float, Field(gt=0.0, le=1e3)] = 2.0
-    weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5  # of the teacher; the labels have the rest
+    temperature: Annotated[float, Field(gt=0.0, le=1e3)] = 2.0  # τ: the logits of teacher and student are divided by it
+    weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5  # share of the teacher in the loss; the labels have the rest
 
 
 class AdapterSettings(LoraSettings):
     """[lora]: the adapter, and the precision of the frozen model."""
 
-    base: Literal["float32", "bf16", "int8", "int4"] = "float32"
+    base: Literal["float32", "bf16", "int8", "int4"] = "float32"  # precision of the frozen model; int4: QLoRA
 
 
 class PreferenceSettings(Settings):
     """[preference]: how a model learns from preferences (`training.objectives.preference`)."""
 
-    method: Literal["dpo", "ipo", "hinge"] = "dpo"
+    method: Literal["dpo", "ipo", "hinge"] = "dpo"  # the loss
     beta: Annotated[float, Field(gt=0.0, le=1e3)] = 0.1  # larger: closer to the reference model
     label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.0  # dpo: share of pairs that may be wrong
 
@@ -237,10 +242,10 @@ class GrpoSettings(Settings):
     """[grpo]: how a model learns from its own answers (`training.objectives.grpo`, `training.rewards`)."""
 
     reward: Literal["exact", "number", "words"] = "exact"  # the rule that compares an answer with the right one
-    method: Literal["grpo", "dr_grpo"] = "dr_grpo"
+    method: Literal["grpo", "dr_grpo"] = "dr_grpo"  # how advantages and lengths are normalized
     samples: Annotated[int, Field(ge=2, le=1024)] = 8  # answers for each prompt, which are compared with each other
     max_new_tokens: Annotated[int, Field(ge=1, le=1 << 16)] = 64  # an answer that does not end within this gets 0
-    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0  # of the sampled answers
     updates: Annotated[int, Field(ge=1, le=100)] = 1  # weight updates with the same answers
     clip: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2  # how far an update may change a probability, as a share
     beta: Annotated[float, Field(ge=0.0, le=1e3)] = 0.04  # larger: closer to the reference model; 0: no reference

@@ -84,7 +84,7 @@ def word() -> Ranges:
 
 @functools.cache
 def invisible() -> Ranges:
-    """Characters that a token's label shows as numbers: Python's categories C (control, unassigned …) and Z (spaces)."""
+    """Characters that a token's label shows as numbers: Python's categories C (control, unassigned …) and Z (space)."""
     return to_ranges(unicodedata.category(char)[0] in "CZ" for char in TEXT)
 
 

@@ -1,0 +1,216 @@
+"""The documentation: both languages, its code blocks, and the built site, opened from disk."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import sys
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from browser import open_browser
+from doc_blocks import DATA, DOCS, MARKERS, OWN, RUN, Block, chumoku_commands, parse_command, read_blocks, run_page
+from doc_language import wrong_brackets, wrong_language
+
+sys.path.insert(0, str(DOCS / "tools"))
+from assemble import LANGUAGES, assemble, fill, join_japanese_lines
+from quote import DocsError, quote
+from translations import FOLDER, escape, read_translations, translate
+
+PAGES = sorted(path.relative_to(DOCS / "en").as_posix() for path in (DOCS / "en").rglob("*.md"))
+WITH_CODE = [
+    page
+    for page in PAGES
+    if any(block.kind in RUN for block in read_blocks((DOCS / "en" / page).read_text(encoding="utf-8")))
+]
+
+
+def test_every_page_is_in_both_languages_and_only_in_its_own() -> None:
+    """The generated parts, too: a sentence of the code without a translation fails here."""
+    pages = {language: assemble(language) for language in LANGUAGES}
+    assert sorted(pages["en"]) == sorted(pages["ja"]) == PAGES
+    for language, texts in pages.items():
+        for name, text in texts.items():
+            assert not wrong_language(text, language), f"{language}/{name}"
+            assert not wrong_brackets(text, language), f"{language}/{name}"
+
+
+def test_the_other_language_is_noticed() -> None:
+    assert wrong_language("モデルです。This is a sentence.", "ja") == ["This is a sentence"]
+    assert not wrong_language("Hugging Face Hub の `chumoku serve a model with it` です。", "ja")
+    assert not wrong_language("```bash\nthis is a long command\n```\n", "ja")
+    assert wrong_language("The model 翻訳器を学習させるには位置を選びます is here.", "en")
+    assert not wrong_language("こたつ and みかん are words, and 注目 is a name.", "en")
+    assert wrong_brackets("翻訳器(モデル)です。", "ja")
+    assert not wrong_brackets("翻訳器（`f(x)`）です。", "ja")
+    assert wrong_brackets("A model（small）.", "en")
+
+
+def test_a_translation_belongs_to_a_sentence_of_the_code() -> None:
+    """A translation that nothing uses is left from a sentence that has changed."""
+    used: dict[str, set[str]] = {}
+
+    def note(text: str, part: str, language: str) -> str:
+        used.setdefault(part, set()).add(" ".join(text.split()))
+        return translate(text, part, language)
+
+    import api_reference
+    import reference
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "translate", note)
+        patch.setattr(api_reference, "translate", note)
+        for name in ("keys", "commands", "errors", "api"):
+            reference.GENERATORS[name]("ja")
+    for file in FOLDER.glob("*.toml"):
+        assert not set(read_translations(file.stem)) - used[file.stem], file
+
+
+def test_both_languages_have_the_same_code() -> None:
+    def code(language: str, page: str) -> list[tuple[str, str]]:
+        blocks = read_blocks((DOCS / language / page).read_text(encoding="utf-8"))
+        return [(block.kind, re.sub(r" *#.*", "", block.code)) for block in blocks if block.kind != "{toctree}"]
+
+    for page in PAGES:
+        assert code("en", page) == code("ja", page), page
+
+
+def check_block(block: Block) -> None:
+    """Fail if a block is of a kind that nothing checks, or if its data or its commands are wrong."""
+    assert block.kind in (*RUN, *DATA, *OWN), block.kind
+    assert block.marker in MARKERS, block.marker
+    assert block.marker != "parsed" or block.note, "say why the block is not run"
+    if block.kind == "toml":
+        tomllib.loads(block.code)
+    if block.kind == "ini":
+        configparser.ConfigParser(strict=False).read_string(block.code)
+    if block.kind == "nginx":
+        assert all(line.rstrip().endswith((";", "{", "}")) for line in block.code.splitlines() if line.strip())
+        assert block.code.count("{") == block.code.count("}")
+    for words in chumoku_commands(block):
+        parse_command(words)
+
+
+def test_every_block_is_checked() -> None:
+    for page in PAGES:
+        for block in read_blocks((DOCS / "en" / page).read_text(encoding="utf-8")):
+            check_block(block)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        Block("bash", "chumoku train demo --resumee\n", "parsed", "it takes long"),
+        Block("bash", "chumoku train demo\n", "parsed", ""),
+        Block("console", "chumoku train demo\n", "", ""),
+        Block("toml", "[model\n", "", ""),
+        Block("ini", "[Service]\nExecStart=/opt/bin/chumoku serve --prot 1\n", "", ""),
+        Block("nginx", "server {\n  listen 80\n}\n", "", ""),
+    ],
+)
+def test_a_wrong_block_is_noticed(block: Block) -> None:
+    with pytest.raises(Exception):  # noqa: B017, PT011 - the parser of each kind has its own errors
+        check_block(block)
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_page(page, tmp_path)
+
+
+def test_a_quote_is_the_source() -> None:
+    found = quote("chumoku.nn.attention.attend")
+    assert found.code.startswith("def attend(")
+    assert "softmax" in quote("chumoku.nn.attention").code
+    for wrong in ("chumoku.nn.attention.attendd", "chumoku.nowhere.f", "os.path.join"):
+        with pytest.raises(DocsError, match="is quoted, but"):
+            quote(wrong)
+    assert "def attend(" in fill("```source\nchumoku.nn.attention.attend\n```", "en")
+    with pytest.raises(DocsError, match="no generated part"):
+        fill("```generated\nkeyz\n```", "en")
+    with pytest.raises(DocsError, match="has no translation"):
+        translate("A sentence that the code does not have.", "keys", "ja")
+
+
+def test_markdown_of_generated_text() -> None:
+    assert escape("a * b, `c * d` and [e]") == r"a \* b, `c * d` and \[e\]"
+    assert join_japanese_lines("一行目。\n二行目\n\n- 三\n- 四\n") == "一行目。二行目\n\n- 三\n- 四\n"
+
+
+class Links(HTMLParser):
+    """The addresses in a page, those that it loads, and the ids that can be linked to."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.loaded: set[str] = set()
+        self.ids: set[str] = set()
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if values.get("id"):
+            self.ids.add(str(values["id"]))
+        for key in ("href", "src"):
+            if values.get(key):
+                (self.links if tag == "a" else self.loaded).add(str(values[key]))
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links and assets that lead nowhere, and assets of other hosts."""
+    pages = {file.resolve(): Links(file) for file in site.rglob("*.html")}
+    broken = []
+    for file, page in pages.items():
+        for address in sorted(page.links | page.loaded):
+            parts = urlsplit(address)
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            if parts.scheme:
+                wrong = address in page.loaded and parts.scheme != "data"
+            else:
+                wrong = not target.is_file() or bool(
+                    parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].ids
+                )
+            broken += [f"{file.name}: {address}"] if wrong else []
+    return broken
+
+
+def search(page: Any, site: Path, language: str, query: str) -> list[str]:
+    page.goto(f"{(site / language / 'search.html').resolve().as_uri()}?q={query}")
+    page.wait_for_selector("#search-results li a")
+    return [link.get_attribute("href") for link in page.query_selector_all("#search-results li a")]
+
+
+def test_the_built_site_works_from_disk(tmp_path: Path) -> None:
+    """Links and assets, no request to another host, and search in both languages."""
+    pytest.importorskip("sphinx", reason="the site is built with: pip install 'chumoku[docs]'")
+    from build_site import build
+
+    site = tmp_path / "site"
+    build(site)
+    assert not broken_links(site)
+    with open_browser(tmp_path) as browser:
+        page, wrong = browser.new_page(), []
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("requestfailed", lambda request: wrong.append(request.url))
+        page.on("request", lambda request: None if request.url[:5] in ("file:", "data:") else wrong.append(request.url))
+        page.goto((site / "index.html").resolve().as_uri())
+        page.wait_for_url("**/en/index.html")
+        assert any("reference/keys" in link for link in search(page, site, "en", "dropout"))
+        assert any("reference/keys" in link for link in search(page, site, "ja", "注意の窓"))
+        page.goto((site / "ja" / "reference" / "keys.html").resolve().as_uri())
+        page.click(".other-language a")
+        page.wait_for_url("**/en/reference/keys.html")
+        assert not wrong
+
+
+def test_a_broken_link_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<a id="x" href="b.html">b</a><a href="#y">y</a><img src="https://a.example/i.png">'
+    )
+    assert broken_links(tmp_path) == ["a.html: #y", "a.html: b.html", "a.html: https://a.example/i.png"]
