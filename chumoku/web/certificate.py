@@ -89,12 +89,15 @@ def describe_result(browser: str, result: dict[str, Any]) -> str:
     names = {"wasm": "WebAssembly", "javascript": "JavaScript"}
     largest, best, generated, texts = (result[name] for name in ("largest", "best", "generated", "texts"))
     rate = result["tokens_per_second"]
-    tokens = f", {generated['equal']} of {generated['total']} generated tokens are equal" if generated["total"] else ""
+    equal = f"{texts['equal']} of {texts['total']} texts have equal tokens"
+    if result["compared"] == "logits":
+        equal = f"The most likely token is the same at {best['equal']} of {best['total']} positions, and {equal}"
+    if generated["total"]:
+        equal = f"{generated['equal']} of {generated['total']} generated tokens are equal. {equal}"
     where = f"{browser}, {names[result['engine']]}"
     return (
         f"{where}: {result['compared']} differ from Python's by {result['apart']:.2g} (root mean square of "
         f"{result['numbers']:,} numbers; {result['limit']:.2g} is allowed), at most by "
-        f"{largest['difference']:.2g} ({largest['place']}). The most likely token is the same at {best['equal']} of "
-        f"{best['total']} positions{tokens}, and the tokens of {texts['equal']} of {texts['total']} texts are equal."
+        f"{largest['difference']:.2g} ({largest['place']}). {equal}."
         + ("" if rate is None else f" {rate:.3g} tokens per second.")
     )

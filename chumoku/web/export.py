@@ -22,6 +22,7 @@ from chumoku.errors import UsageError
 from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.text.progress import Progress, silent
 from chumoku.training.example_sentences import examples_for
+from chumoku.web.build_wasm import LIBRARY
 from chumoku.web.certificate import check_in_chromium
 from chumoku.web.checks import make_checks
 from chumoku.web.container import PRECISIONS, prepare_model, write_container
@@ -69,7 +70,8 @@ def export_page(
         bundle = open_source(source)
         examples = examples_for(str(source)) if isinstance(source, (str, Path)) else ()
         progress("write the page")
-        payload = encode_payload({"model": make_container(bundle, out.stem, precision, into=into, examples=examples)})
+        container = make_container(bundle, out.stem, precision, into=into, examples=examples)
+        payload = encode_payload({"model": container, "wasm": LIBRARY.read_bytes()})
         page = folder / out.name
         render = partial(render_page, payload, name=out.stem, precision=precision)
         page.write_text(render(), encoding="utf-8")

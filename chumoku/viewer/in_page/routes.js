@@ -11,8 +11,8 @@ async function listModels({ card }) {
   return { object: "list", data: [card] };
 }
 
-async function health({ engine }) {
-  return { status: "ok", engine: engine.kind, threads: engine.threads };
+async function health({ engines: [{ kind, threads }], fallback }) {
+  return { status: "ok", engine: kind, threads, fallback };
 }
 
 const ROUTES = {

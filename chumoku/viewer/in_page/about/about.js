@@ -99,8 +99,14 @@ class About {
       ["about_size", t(encoder ? "about_encoder_layers" : "about_layers", sizes)],
       ["about_weights", t("about_weights_value", { precision, megabytes: (bytes / 1e6).toFixed(1) })],
     ];
-    if (this.engine) rows.push(["about_engine", t("about_engine_value", { kind: t("about_" + this.engine.engine), threads: this.engine.threads })]);
+    if (this.engine) rows.push(["about_engine", this.describeEngine(this.engine)]);
     return el("dl", {}, ...rows.flatMap(([key, value]) => [el("dt", { t: key }), el("dd", {}, String(value))]));
+  }
+
+  describeEngine({ engine, threads, fallback }) {
+    const { t } = this.context;
+    const value = t("about_engine_value", { kind: t("about_" + engine), threads });
+    return fallback ? `${value}. ${t("about_fallback", { reason: fallback })}` : value;
   }
 
   resultList(result) {
@@ -109,7 +115,7 @@ class About {
     const lines = [
       t("about_apart", { compared, apart: digits(apart), numbers: separated(numbers), limit: digits(limit) }),
       t("about_largest", { difference: digits(largest.difference), place: largest.place }),
-      t("about_best", best),
+      ...(compared === "logits" ? [t("about_best", best)] : []),
       ...(generated.total ? [t("about_generated", generated)] : []),
       t("about_texts", texts),
       ...(result.tokens_per_second ? [t("about_rate", { rate: digits(result.tokens_per_second) })] : []),

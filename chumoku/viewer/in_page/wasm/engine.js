@@ -34,7 +34,7 @@ export class WasmEngine {
     this.decoder = new StackCall(this.packer, model.decoder);
     this.encoder = model.encoder === null ? null : new StackCall(this.packer, model.encoder);
     this.memory = model.encoder === null ? [] : packMemory(this.packer);
-    this.multiply = (name, x, rows) => multiply(library, this.packer.matrix(name), x, rows);
+    this.multiply = makeMultiply(library, this.packer);
   }
 
   /** A session of at most so many rows of at most so many tokens. */
@@ -43,6 +43,14 @@ export class WasmEngine {
     return new Session(this, rows, capacity);
   }
 }
+
+/** The library's products for a model that it cannot decode with: model.multiply. */
+export async function openProducts({ container }, bytes) {
+  const library = await Library.open(bytes);
+  return makeMultiply(library, new Packer(library, container));
+}
+
+const makeMultiply = (library, packer) => (name, x, rows) => multiply(library, packer.matrix(name), x, rows);
 
 /** x [rows, K] → x Wᵀ [rows, N]; a new array. */
 function multiply(library, product, x, rows) {
