@@ -32,7 +32,7 @@ from chumoku.probe.forward_pass import run_and_record
 from chumoku.probe.page import pack_weights, render_page, to_json, write_page
 from chumoku.probe.plot_style import axis_label, draw_attention_maps, format_percent, labels_to_rotate
 from chumoku.probe.snapshot import AttentionMap, LookInput, Snapshot, take_snapshot
-from chumoku.probe.token_labels import make_visible, token_label
+from chumoku.probe.token_labels import explain_space, make_visible, token_label
 
 
 def run_look(*arguments: str) -> str:
@@ -296,6 +296,8 @@ def test_token_labels() -> None:
     byte = byte_tokenizer()
     assert [token_label(byte, number) for number in byte.encode(" \n猫")] == ["␣", "⏎", "‹e7›", "‹8c›", "‹ab›"]
     assert token_label(byte, byte.size + 1) == f"#{byte.size + 1}"
+    assert explain_space(["cat", "␣"]) is None
+    assert "a space before the token" in (explain_space(["a", "▁cat"]) or "")
     talk = chat_tokenizer()
     assert token_label(talk, talk.specials["<|im_end|>"]) == "<|im_end|>"
     assert make_visible("a\u202eb\x07") == "a‹202e›b‹07›"

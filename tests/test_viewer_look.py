@@ -221,6 +221,15 @@ def test_lens_shows_the_prediction_of_each_layer(server: Serving, open_page: Ope
     page.keyboard.press("ArrowRight")
     assert "After layer 1, at n" in page.text_content(".lens-best h3")
     assert page.locator(".lens-best .bar").count() == 5
+    page.set_viewport_size({"width": 390, "height": 900})
+    until(page, "document.querySelector('.lens-box.more-after') !== null")  # what is hidden fades out
+    page.evaluate("document.querySelector('.lens-box').scrollLeft = 10000")
+    until(page, "document.querySelector('.lens-box.more-after') === null")
+    assert page.evaluate(
+        "(() => { const [box, name, last] = ['.lens-box', '.lens-table tbody th', '.lens-table thead th:last-child']"
+        ".map(one => document.querySelector(one).getBoundingClientRect());"
+        " return Math.abs(name.left - box.left) < 2 && Math.abs(last.right - box.right) < 2 })()"
+    ), "the names of the layers stay, and the last token is in sight"
 
 
 def test_overview_leads_to_the_maps(server: Serving, open_page: OpenPage) -> None:

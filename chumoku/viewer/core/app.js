@@ -10,6 +10,7 @@ import { el } from "./dom.js";
 import { watchHealth } from "./health.js";
 import { addStrings, language, onLanguage, t } from "./i18n.js";
 import { askForKey } from "./key.js";
+import { fadeEdges, scrollToMiddle } from "./overflow.js";
 import { strings } from "./strings.js";
 import { startSwitches } from "./switches.js";
 
@@ -39,6 +40,7 @@ async function show() {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  scrollToMiddle(byId("views"), byId("views").querySelector("[aria-current]"));
   let module;
   try {
     module = await import(viewModule(name));
@@ -200,7 +202,8 @@ function showHealth(state) {
 }
 
 // ---- language and theme ----
-byId("views").append(...VIEWS.map((name) => el("a", { href: "#/" + name, "data-view": name, t: name })));
+fadeEdges(byId("views")).append(...VIEWS.map((name) => el("a", { href: "#/" + name, "data-view": name, t: name })));
+byId("views").addEventListener("focusin", ({ target }) => scrollToMiddle(byId("views"), target));
 startSwitches((theme) => [...themeListeners].forEach((callback) => callback(theme)));
 onLanguage(() => (document.title = `${t(viewInAddress())} · chumoku`));
 addEventListener("hashchange", show);
