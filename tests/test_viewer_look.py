@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,6 +260,28 @@ def test_switching_a_head_off(server: Serving, open_page: OpenPage) -> None:
     assert (before, after) == (told_["before"]["output"] or "—", told_["after"]["output"] or "—")
     page.click("[data-t=look_off_none]")
     page.wait_for_selector("[data-t=look_off_wait]")
+
+
+def test_heads_that_matter_are_marked(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "decoder").page
+    page.click("#look-tab-off")
+    page.route("**/v1/look/effects", lambda route: None)  # never answered
+    page.click("[data-t=look_matter]")
+    assert page.text_content(".effects .numbers") == "0 of 2 layers"
+    page.click("[data-t=look_matter_stop]")
+    assert page.locator(".effects progress").is_hidden()
+    page.unroute("**/v1/look/effects")
+    page.click("[data-t=look_matter]")
+    until(page, "document.querySelector('.effects .numbers').textContent.startsWith('Darker')")
+    pipeline = server.state.models["decoder"].pipeline
+    asked = [schemas.Effects(model="m", text=TEXT, new=8, part="decoder", layer=layer) for layer in range(2)]
+    effects = [one for request in asked for one in views.effects(pipeline, request)["effects"]]
+    best = max(effects, key=lambda one: one["effect"])["part"]
+    name = f"Layer {best['layer']}, {'feed-forward' if best.get('feedforward') else 'head ' + str(best['head'])}"
+    marked = page.locator(".switch", has_text=re.compile("^1$"))
+    assert marked.get_attribute("title").lower().startswith(name.lower() + ": ")
+    assert marked.get_attribute("title").endswith(" bits")
+    assert page.locator(".switch", has_text=re.compile(r"^\d$")).count() == 5
 
 
 # ---- Positions & softmax ----

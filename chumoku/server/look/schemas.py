@@ -3,7 +3,8 @@
 PromptRequest  model, text, target, new      the base of all but RunLook
 Look           maps, layer, lens             Tensor   address, row, head
 Block          part, layer, head, place      Next     count
-Ablate         off                           RunLook  checkpoint, map, layer, head
+Ablate         off                           Effects  part, layer
+RunLook        checkpoint, map, layer, head
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ class Part(Strict):
 
 class Ablate(PromptRequest):
     off: Annotated[list[Part], Field(min_length=1, max_length=64)]
+
+
+class Effects(PromptRequest):
+    part: Stack
+    layer: Layer
 
 
 class RunLook(Strict):

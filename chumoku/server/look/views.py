@@ -4,6 +4,7 @@
     tokens        the tokens of the texts                     addresses      all recordable tensors
     tensor        the first 64 × 64 numbers at an address     next_tokens    the most likely next tokens, with logits
     block         one head's computation at one position      ablate         the output with parts switched off
+    effects       of every head of a layer when it is switched off alone
 
 Each function runs the model, so the server calls it in the worker thread. It calls `check_interrupt` before each
 generated token and each layer of the lens, which may raise an exception to stop it. A response has at most about 8 MB.
@@ -27,6 +28,7 @@ from chumoku.probe.block import HeadTrace, trace_block
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
 from chumoku.probe.forward_pass import check_head, check_layer
 from chumoku.probe.json_values import json_number, json_numbers
+from chumoku.probe.patching import ablate as measure_effects
 from chumoku.probe.patching import compare_without, switch_off
 from chumoku.probe.snapshot import LookInput, most_likely, predicted_positions, take_snapshot
 from chumoku.probe.tensor_table import read_table
@@ -36,6 +38,7 @@ from chumoku.server.token_text import label_tokens
 
 SHOWN_VALUES = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
+SWITCHABLE = ("attention.heads", "cross_attention.heads", "feedforward.output")  # of a block
 SIDE = 64  # maximal number of rows and columns shown
 
 
@@ -160,7 +163,7 @@ def ablate(
     with switch_off(model, off):
         ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
     has_logits = change.before.ndim == 3
-    places = list(predicted_positions(model, prompt)) or [0]
+    places = _compared_positions(pipeline, prompt)
     effects = (change.effects[0, places] / math.log(2) if has_logits else change.effects).tolist()
     return {
         **{
@@ -175,6 +178,45 @@ def ablate(
         "measure": "bits" if has_logits else "cosine",
         "notices": notices,
     }
+
+
+def effects(
+    pipeline: Pipeline, request: schemas.Effects, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
+    """How much the output changes without each head of a layer, and without its feed-forward; measured as in `ablate`.
+
+    A request is about one layer, so that its work is bounded and the page can show its progress.
+    """
+    check_layer(pipeline.config, request.layer, request.part)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    known, block = tap.addresses(pipeline.model), f"{request.part}.blocks.{request.layer}"
+    parts = [name for one in SWITCHABLE if (name := f"{block}.{one}") in known]
+    places = _compared_positions(pipeline, prompt)
+    found = measure_effects(pipeline.model, prompt.tokens, *parts, source=prompt.source, positions=places)
+    has_logits = pipeline.config.head_kind in ("next", "masked", "tags")  # others have one vector for the text
+    return {
+        "effects": [
+            {
+                "part": {"part": request.part, "layer": request.layer, **_describe_part(one.address, one.head)},
+                "effect": json_number(one.effect / math.log(2) if has_logits else one.effect),
+            }
+            for one in found
+        ],
+        "measure": "bits" if has_logits else "cosine",
+        "notices": notices,
+    }
+
+
+def _compared_positions(pipeline: Pipeline, prompt: LookInput) -> list[int]:
+    """The positions whose predictions are compared with and without a part."""
+    return list(predicted_positions(pipeline.model, prompt)) or [0]
+
+
+def _describe_part(address: str, head: int | None) -> dict[str, Any]:
+    """The fields of `schemas.Part` that name a head or a feed-forward."""
+    if head is None:
+        return {"feedforward": True}
+    return {"head": head, "cross": True} if "cross_attention" in address else {"head": head}
 
 
 def _find_switched_off(pipeline: Pipeline, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:

@@ -96,7 +96,7 @@ class Look {
     this.place = look.kind === "decoder" ? look.first - 1 : Math.min(1, this.rowTokens().length - 1);
     this.showNotices();
     this.select({});
-    this.panels.ablation.show(look, this.depths(), { ...this.request });
+    this.panels.ablation.show(look, this.depths(), { ...this.request }, this.samePass);
     this.openTab();
   }
 

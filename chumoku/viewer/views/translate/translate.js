@@ -86,8 +86,8 @@ class Translate {
     this.offerLanguages();
     this.offerExamples();
     this.startWithExample();
+    this.show([]);
     if (parts.source.value.trim()) later.now();
-    else this.show([]);
     focusWithoutKeyboard(parts.source);
   }
 
