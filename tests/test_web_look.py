@@ -189,6 +189,7 @@ def make_requests(pipeline: Pipeline) -> list[tuple[str, Any]]:
         ("/v1/look/next", {**given, "count": 7}),
         ("/v1/look/block", {**given, "part": part, "layer": 0, "head": 1, "place": 2}),
         ("/v1/look/ablate", {**text, "new": 5, "off": off}),
+        ("/v1/look/effects", {**text, "new": 5, "part": part, "layer": 1}),
         ("/v1/look/patch", {**given, "other": "dog", "replace": replaced}),
     ]
     names = ("attention.keys", "attention.masked_scores", "attention.weights", "feedforward.hidden", "output")
