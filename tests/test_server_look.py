@@ -140,6 +140,13 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
             assert torch.allclose(whole, torch.tensor(result["out"]), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "relative", "relative_bias", "alibi", "none"])
+def test_position_tables_are_named_by_the_setting(position: str) -> None:
+    table = view(pipeline("decoder", position=position), "look", new=0, lens=False)["positions"]
+    assert table["kind"] == position, "the page has a text for each"
+    assert (table["table"] is None) == (position == "none")
+
+
 def test_block_embedding_and_position() -> None:
     one = pipeline("decoder", position="learned", scale_embedding=True)
     result = view(one, "block", target="ab", part="decoder", layer=0, head=0, place=2)
