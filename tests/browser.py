@@ -20,13 +20,11 @@ import pytest
 from chumoku.web.chromium import find_chromium, open_chromium
 
 
-def require_chromium() -> str:
-    """The path of Chromium. Without one the test is skipped, or fails if CHUMOKU_BROWSER=must."""
-    found = find_chromium()
-    if found is None:
+def require_chromium() -> None:
+    """Without Chromium the test is skipped, or fails if CHUMOKU_BROWSER=must."""
+    if find_chromium() is None:
         stop = pytest.fail if os.environ.get("CHUMOKU_BROWSER") == "must" else pytest.skip
         stop("Pages are tested with playwright and Chromium: install both, or set CHUMOKU_CHROMIUM to the browser.")
-    return found
 
 
 def font_environment(folder: Path) -> dict[str, str]:
@@ -89,7 +87,8 @@ OpenPage = Callable[..., Visit]
 @contextmanager
 def open_browser(folder: Path) -> Iterator[Any]:
     """A running headless browser; `folder` is for its font settings."""
-    with open_chromium(require_chromium(), font_environment(folder)) as one:
+    require_chromium()
+    with open_chromium(font_environment(folder)) as one:
         yield one
 
 

@@ -65,7 +65,6 @@ def export(source: str | Callable[[], Bundle], out: Path, *, kind: str | None, i
 
     from chumoku.cli.count import format_bytes
     from chumoku.text.progress import ShowProgress
-    from chumoku.web.certificate import summarize
     from chumoku.web.export import export_page
 
     with ShowProgress(None if as_json else Console(stderr=True)) as progress:
@@ -76,7 +75,7 @@ def export(source: str | Callable[[], Bundle], out: Path, *, kind: str | None, i
     print(f"{out}: web, {page.precision}, {format_bytes(page.size)}")
     for name, size in page.parts.items():
         print(f"  {name:<28} {format_bytes(size):>12}")
-    print(*summarize(page.certificate), sep="\n")
+    print(*page.sentences, sep="\n")
     print(f"Open it in a browser: {page.path.as_uri()}. It needs no server and sends nothing.")
 
 

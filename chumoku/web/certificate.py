@@ -15,27 +15,22 @@ from typing import Any
 import chumoku
 from chumoku.errors import DamagedError
 from chumoku.text.progress import Progress, silent
-from chumoku.web.chromium import find_chromium, open_chromium
+from chumoku.web.chromium import open_chromium
 
 PATIENCE = 900.0  # seconds
 POLL = 200  # ms
-NOT_CHECKED = (
-    "Not checked in a browser: that needs playwright (pip install playwright) and Chromium, whose path the variable "
-    "CHUMOKU_CHROMIUM can give. The page compares itself with Python's numbers in its view About this page."
-)
 
 
-def check_in_chromium(page: Path, *, progress: Progress = silent) -> dict[str, Any] | None:
-    """The certificate of a page, or None without Chromium; DamagedError if the page differs from Python."""
-    path = find_chromium()
-    if path is None:
-        return None
-    with open_chromium(path) as browser:
+def check_in_chromium(page: Path, *, progress: Progress = silent) -> dict[str, Any]:
+    """The certificate of a page; DamagedError if the page differs from Python, MissingExtraError without Chromium."""
+    with open_chromium() as browser:
         return certify_page(browser, page, progress=progress)
 
 
 def certify_page(browser: Any, page: Path, *, progress: Progress = silent) -> dict[str, Any]:
     """The certificate of a page in an open browser (of playwright): { browser, versions, results }."""
+    from playwright.sync_api import Error
+
     context = browser.new_context(offline=True, locale="en-US")
     try:
         tab = context.new_page()
@@ -53,6 +48,8 @@ def certify_page(browser: Any, page: Path, *, progress: Progress = silent) -> di
             raise failure(" ".join([tab.inner_text(".about .error"), *messages]))
         certificate = {"browser": f"Chromium {browser.version}", "versions": {"chumoku": chumoku.__version__}}
         certificate["results"] = results
+    except Error as error:  # the browser has ended, for lack of memory for example
+        raise failure(str(error)) from error
     finally:
         context.close()
     if not all(result["passed"] for result in results):
@@ -78,10 +75,8 @@ def failure(reason: str) -> DamagedError:
     return DamagedError(f"The page did not work in Chromium, so it was deleted: {reason.strip()[:500]}")
 
 
-def summarize(certificate: dict[str, Any] | None) -> list[str]:
+def summarize(certificate: dict[str, Any]) -> list[str]:
     """The certificate in sentences, one for each engine."""
-    if certificate is None:
-        return [NOT_CHECKED]
     return [describe_result(certificate["browser"], result) for result in certificate["results"]]
 
 

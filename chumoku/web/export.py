@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.decoding.model_card import model_card
-from chumoku.errors import UsageError
+from chumoku.errors import MissingExtraError, UsageError
 from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.text.progress import Progress, silent
 from chumoku.training.example_sentences import examples_for
 from chumoku.web.build_wasm import LIBRARY
-from chumoku.web.certificate import check_in_chromium
+from chumoku.web.certificate import check_in_chromium, summarize
 from chumoku.web.checks import make_checks
 from chumoku.web.container import PRECISIONS, prepare_model, write_container
 from chumoku.web.generation_data import generation_data
@@ -33,7 +33,9 @@ from chumoku.web.payload import Payload, encode_payload
 from chumoku.web.tokenizer_data import tokenizer_data
 from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.checksums import sync
-from chumoku.weights.convert import open_source, set_target_language
+from chumoku.weights.convert import check_outside, open_source, set_target_language
+
+CHECKS_ITSELF = "The page compares itself with Python's numbers in its view About this page."
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class ExportedPage:
     precision: str
     size: int  # of the file, in bytes
     parts: dict[str, int]  # what each part takes of it
-    certificate: dict[str, Any] | None  # None if there is no Chromium
+    certificate: dict[str, Any] | None  # None if it was not checked
+    sentences: list[str]  # the certificate in words, or why there is none
 
 
 def export_page(
@@ -65,6 +68,8 @@ def export_page(
     """
     out, precision = Path(os.path.abspath(out)), precision or PRECISIONS[0]
     check_arguments(out, precision)
+    if isinstance(source, (str, Path)):
+        check_outside(out, source)
     with incomplete_folder(out) as folder:
         remove_leftovers(folder)
         progress("open the model")
@@ -75,16 +80,29 @@ def export_page(
         payload = encode_payload({"model": container, "wasm": LIBRARY.read_bytes()})
         page = folder / out.name
         render = partial(render_page, payload, name=out.stem, precision=precision)
-        page.write_text(render(), encoding="utf-8")
-        certificate = check_in_chromium(page, progress=progress) if check else None
-        if certificate is not None:
-            page.write_text(render(certificate=certificate), encoding="utf-8")
+        certificate, sentences = write_page(page, render, check=check, progress=progress)
         size = page.stat().st_size
         sync(page)
         check_free(out)
         page.replace(out)
         sync(out.parent)
-    return ExportedPage(out, precision, size, part_sizes(payload, size), certificate)
+    return ExportedPage(out, precision, size, part_sizes(payload, size), certificate, sentences)
+
+
+def write_page(
+    page: Path, render: Callable[..., str], *, check: bool, progress: Progress
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Write a page, check it in Chromium, and write it again with its certificate, which is returned with its words."""
+    page.write_text(render(), encoding="utf-8")
+    reason = ""
+    if check:
+        try:
+            certificate = check_in_chromium(page, progress=progress)
+            page.write_text(render(certificate=certificate), encoding="utf-8")
+            return certificate, summarize(certificate)
+        except MissingExtraError as error:
+            reason = f" {error}"
+    return None, [f"Not checked in a browser.{reason} {CHECKS_ITSELF}"]
 
 
 def make_container(bundle: Bundle, name: str, precision: str, *, into: str | None, examples: tuple[str, ...]) -> bytes:
