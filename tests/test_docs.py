@@ -13,7 +13,19 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import open_browser
-from doc_blocks import DATA, DOCS, MARKERS, OWN, RUN, Block, chumoku_commands, parse_command, read_blocks, run_page
+from doc_blocks import (
+    DATA,
+    DOCS,
+    MARKERS,
+    OWN,
+    RUN,
+    Block,
+    chumoku_commands,
+    commands_in_prose,
+    parse_command,
+    read_blocks,
+    run_page,
+)
 from doc_language import wrong_brackets, wrong_language
 
 sys.path.insert(0, str(DOCS / "tools"))
@@ -99,6 +111,9 @@ def test_every_block_is_checked() -> None:
     for page in PAGES:
         for block in read_blocks((DOCS / "en" / page).read_text(encoding="utf-8")):
             check_block(block)
+    for file in DOCS.glob("*/**/*.md"):
+        for words in commands_in_prose(file.read_text(encoding="utf-8")):
+            parse_command(words, complete=False)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +132,7 @@ def test_a_wrong_block_is_noticed(block: Block) -> None:
         check_block(block)
 
 
+@pytest.mark.usefixtures("quick_runs")
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

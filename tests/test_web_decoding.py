@@ -31,13 +31,18 @@ class TableSession {
   encode(sources) {
     this.sources = sources;
   }
-  append(entries) {
-    return entries.map(({ row, tokens }) => {
-      this.rows[row].push(...tokens);
+  async append(entries, { check }) {
+    const { first, steps } = this.table;
+    const logits = [];
+    for (const { row, tokens } of entries) {
       const read = this.rows[row];
-      const { first, steps } = this.table;
-      return Float32Array.from(steps[(read.length - first) % steps.length][read.at(-1) % steps[0].length]);
-    });
+      for (const token of tokens) {
+        if (read.length) await check();
+        read.push(token);
+      }
+      logits.push(Float32Array.from(steps[(read.length - first) % steps.length][read.at(-1) % steps[0].length]));
+    }
+    return logits;
   }
   reorder(parents) {
     this.rows = parents.map((row) => [...this.rows[row]]);
@@ -284,7 +289,15 @@ async ({ table, requests }) => {
   const texts = [];
   for (const request of requests) {
     const events = [];
-    for await (const event of generate(engine, request, { context: 211, check: async () => {} })) events.push(event);
+    let checks = 0;
+    const check = async () => {
+      if (++checks > request.checks) throw new Error("aborted");
+    };
+    try {
+      for await (const event of generate(engine, request, { context: 1009, check })) events.push(event);
+    } catch (error) {
+      events.push(error.message);
+    }
     texts.push(events);
   }
   return { texts, closed: log.map((one) => one.closed) };
@@ -297,17 +310,20 @@ def test_generation_continues_the_session_of_the_last_text(page: Any) -> None:
     request = {"sampling": {"temperature": 0}, "ends": [], "minNewTokens": 0, "logprobs": 2, "maxNewTokens": 5}
     prompts = [[1, 4], [1, 4, 2, 9, 5], [7]]
     assert greedy(table, prompts[0], 1) != [2], "the first text does not go on as the second prompt"
-    requests = [*({**request, "prompt": one} for one in prompts), {**request, "prompt": [2] * 211}]
+    requests = [*({**request, "prompt": one} for one in prompts), {**request, "prompt": [2] * 1009}]
     expected = [greedy(table, prompt, 5) for prompt in prompts]
-    requests += [{**request, "prompt": [1, 4], "ends": [expected[0][2]], "maxNewTokens": 97, "logprobs": None}]
+    requests += [{**request, "prompt": [1, 4, 2, 7, 7], "checks": 3}, {**request, "prompt": prompts[1]}]
+    requests += [{**request, "prompt": [1, 4], "ends": [expected[0][2]], "maxNewTokens": 601, "logprobs": None}]
     found = page.evaluate(GENERATE, {"table": table, "requests": requests})
-    first, second, third, full, ended = found["texts"]
+    first, second, third, full, aborted, again, ended = found["texts"]
     for events, tokens in zip((first, second, third), expected, strict=True):
         assert [one["token"] for one in events] == tokens
         assert [one["finished"] for one in events] == [None] * 4 + ["length"]
         assert [one["likelihood"]["top"][0][0] for one in events] == tokens
     assert [one[0]["cached"] for one in (first, second, third)] == [0, 2, 0]
     assert [(one["token"], one["finished"]) for one in full] == [(None, "length")], "no room after the prompt"
+    assert aborted == ["aborted"], "while it read its prompt"
+    assert [one["token"] for one in again] == expected[1]
     assert [one["token"] for one in ended] == [*expected[0][:2], None]
     assert ended[-1]["finished"] == "end"
     assert found["closed"] == [True, False], "a larger one was opened for the last text"

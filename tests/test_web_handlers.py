@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,7 @@ from chumoku.web import chat_pattern_check
 from chumoku.web.chat_pattern import apply_pattern, make_renderer
 from chumoku.web.chat_pattern_check import find_chat_pattern, find_words, random_conversation
 from chumoku.web.container import prepare_model
+from chumoku.web.export import make_container
 from chumoku.web.generation_data import generation_data
 from chumoku.web.tokenizer_data import tokenizer_data
 
@@ -133,7 +135,7 @@ def test_completions_equal_the_servers(page: Any, server: Serving, models: dict[
 
 
 def test_what_a_request_leaves_out_is_the_models_default(page: Any, models: dict[str, Pipeline]) -> None:
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {},
         {"temperature": 0.5},
         {"top_k": 0},
@@ -212,9 +214,9 @@ def test_chat_patterns_write_what_templates_write(page: Any) -> None:
     """In the page and in Python; a template that changes with words of a message has no pattern."""
     tokenizers = {name: template_tokenizer(name) for name in FAMILIES}
     tokenizers |= {"chatml": chat_tokenizer(CHAT_ML), "llama3 format": chat_tokenizer(LLAMA_3)}
-    cases, expected, notices = [], [], {}
+    cases, expected, reasons = [], [], {}
     for number, (name, tokenizer) in enumerate(tokenizers.items()):
-        pattern, notices[name] = find_chat_pattern(tokenizer)
+        pattern, reasons[name] = find_chat_pattern(tokenizer)
         if pattern is None:
             continue
         chance, render, words = random.Random(number), make_renderer(tokenizer), find_words(tokenizer)
@@ -222,8 +224,8 @@ def test_chat_patterns_write_what_templates_write(page: Any) -> None:
         messages = [[{"role": role, "content": text} for role, text in turns] for turns in conversations]
         cases.append({"pattern": pattern, "conversations": messages})
         expected.append([render_or_refuse(tokenizer, render, turns) for turns in conversations])
-    assert {name for name, notice in notices.items() if notice} == {"smollm3"}
-    assert str(notices["smollm3"]).endswith("(it changes the text of messages in a way of its own).")
+    found = {name: reason for name, reason in reasons.items() if reason}
+    assert found == {"smollm3": "it changes the text of messages in a way of its own"}
     found = page.evaluate(RENDER, cases)
     assert found == expected
     assert any("error" in one for one in found[2]), "llama2 refuses roles that do not take turns"
@@ -259,9 +261,9 @@ def test_a_template_that_counts_messages_has_no_pattern() -> None:
         + source: "it accepts some orders of roles and refuses others",
     }.items():
         tokenizer.chat_template = ChatTemplate({"default": odd})
-        pattern, notice = find_chat_pattern(tokenizer)
+        pattern, given = find_chat_pattern(tokenizer)
         assert pattern is None
-        assert reason in str(notice), odd
+        assert reason in str(given), odd
     assert find_chat_pattern(byte_tokenizer()) == (None, None), "plain chat has no special tokens"
 
 
@@ -299,10 +301,27 @@ def test_prompts_have_pythons_tokens(page: Any) -> None:
         pattern, _ = find_chat_pattern(tokenizer)
         assert pattern is not None
         chance, words = random.Random(11), find_words(tokenizer)
-        conversations = [[("user", "b|a")], *(random_conversation(chance, words) for _ in range(47))]
+        long = [("user", "ab c" * 3000), ("assistant", "d"), ("user", "e f" * 99)]
+        conversations = [[("user", "b|a")], long, *(random_conversation(chance, words) for _ in range(47))]
         conversations = [turns for turns in conversations if apply_pattern(pattern, turns) is not None]
         messages = [[{"role": role, "content": text} for role, text in turns] for turns in conversations]
         found = page.evaluate(ENCODE, [tokenizer_data(tokenizer), pattern, messages])
         chats = [[chat.Message(*turn) for turn in turns] for turns in conversations]
         format = tokenizer.chat_template or chat.format_for(tokenizer)
         assert found == [chat.fit(one, tokenizer, format, most=10**6).tokens for one in chats]
+
+
+def test_a_page_without_chat_says_why(models: dict[str, Pipeline]) -> None:
+    tokenizer = chat_tokenizer()
+    tokenizer.chat_template = ChatTemplate({"default": FAMILIES["smollm3"].template})
+    pipeline = Pipeline(models["writer"].model, tokenizer, tokenizer)
+    with pytest.warns(UserWarning, match=r"no chat and completes texts only: .* \(it changes the text of messages"):
+        content = make_container(pipeline, "m", "float32", into=None, examples=())
+    header = json.loads(content[8 : 8 + int.from_bytes(content[4:8], "little")])
+    assert header["card"]["chat"] is False
+    assert (
+        header["card"]["chat_reason"]
+        == header["generation"]["chat_reason"]
+        == "it changes the text of messages in a way of its own"
+    )
+    assert header["generation"]["chat"] is None

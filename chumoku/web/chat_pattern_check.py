@@ -24,7 +24,7 @@ LITERAL = re.compile(r"""'([^'\n]{1,60})'|"([^"\n]{1,60})\"""")
 
 
 def find_chat_pattern(tokenizer: Tokenizer) -> tuple[dict[str, Any] | None, str | None]:
-    """The chat pattern of a tokenizer, or None and a sentence that says why a page has no chat.
+    """The chat pattern of a tokenizer, or None and the reason, as the rest of a sentence.
 
     A tokenizer without chat template and without the special tokens of a chat format has neither.
     """
@@ -34,11 +34,7 @@ def find_chat_pattern(tokenizer: Tokenizer) -> tuple[dict[str, Any] | None, str 
         pattern = derive_pattern(tokenizer)
         check_pattern(pattern, tokenizer)
     except (NoPattern, UsageError) as error:
-        reason = str(error).rstrip(".")
-        return None, (
-            "The page has no chat and completes texts only: this model's chat template cannot be written as fixed "
-            f"texts around messages ({reason})."
-        )
+        return None, str(error).rstrip(".")
     template = tokenizer.chat_template is not None
     before = () if template else tokenizer.prefix_and_suffix[0]
     return {**pattern, "blank": _allows_blank(pattern, tokenizer), "whole": template, "prefix": [*before]}, None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +96,8 @@ def make_container(bundle: Bundle, name: str, precision: str, *, into: str | Non
     same = tokenizers.source is tokenizers.target
     model = prepare_model(bundle.model, precision)
     generation = generation_data(model, tokenizers.target, bundle.generation_config)
+    if generation["chat_notice"] is not None:
+        warnings.warn(generation["chat_notice"], stacklevel=2)
     card = model_card(
         name,
         model.config,
@@ -112,7 +115,11 @@ def make_container(bundle: Bundle, name: str, precision: str, *, into: str | Non
         source_tokenizer=None if same else tokenizer_data(tokenizers.source),
         generation=generation,
         checks=make_checks(model, tokenizers),
-        card={**card, "chat": card["chat"] and generation["chat"] is not None},
+        card={
+            **card,
+            "chat": card["chat"] and generation["chat"] is not None,
+            "chat_reason": generation["chat_reason"],
+        },
     )
 
 

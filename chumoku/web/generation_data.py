@@ -5,7 +5,8 @@ sampling       temperature, top_p, min_p: the defaults; model: the options of th
 ends           tokens that end a completion
 forbidden      tokens that are never generated: special ones, and ids beyond the tokenizer
 chat           {pattern, ends, forbidden} (`web.chat_pattern`), or null
-chat_notice    why a model with a chat template has no chat in the page, or null
+chat_reason    why a model with a chat template has no chat in the page, or null
+chat_notice    the same as a sentence
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ MAX_CONTEXT = 4096  # tokens of a conversation; keys and values of more would fi
 def generation_data(model: Model, tokenizer: Tokenizer, generation_config: GenerationConfig) -> dict[str, Any]:
     """The values above, for JSON."""
     ends = [*{*tokenizer.roles.end_tokens, *tokenizer.stop_tokens}]
-    chat, notice = None, None
+    chat, reason, notice = None, None, None
     if model.config.kind == "decoder" and model.config.labels is None:
-        pattern, notice = find_chat_pattern(tokenizer)
+        pattern, reason = find_chat_pattern(tokenizer)
         turn_ends = [*{*ends, *turn_end_tokens(tokenizer, format_for(tokenizer))}]
         if pattern is not None:
             chat = {"pattern": pattern, "ends": turn_ends, "forbidden": forbidden_tokens(model, tokenizer, turn_ends)}
+    if reason is not None:
+        notice = (
+            "The page has no chat and completes texts only: this model's chat template cannot be written as fixed "
+            f"texts around messages ({reason})."
+        )
     return {
         "context": min(model.config.context, MAX_CONTEXT),
         "sampling": {
@@ -41,5 +47,6 @@ def generation_data(model: Model, tokenizer: Tokenizer, generation_config: Gener
         "ends": ends,
         "forbidden": forbidden_tokens(model, tokenizer),
         "chat": chat,
+        "chat_reason": reason,
         "chat_notice": notice,
     }

@@ -41,6 +41,7 @@ export class Model {
    *
    * tokens     ids; of an encoder-decoder, those of the target
    * source     ids of an encoder-decoder's source
+   * memory     what `encode` made of the source, if it is known
    * segments   token types of an encoder; by default 0
    * record     (address) → whether to record the tensor at it
    * edits      Map of address → (tensor → tensor)
@@ -49,12 +50,12 @@ export class Model {
    * vector     [D] of an encoder, otherwise null
    * tape       Map of address → tensor
    */
-  async forward({ tokens, source = null, segments = null, record = () => false, edits = new Map(), check = null }) {
+  async forward({ tokens, source = null, memory = null, segments = null, record = () => false, edits = new Map(), check = null }) {
     const tape = new Tape(record, edits);
     this.checkInputs(tokens, source, segments);
     this.checkEdits(edits);
-    const memory = this.kind === "encoder-decoder" ? await this.encode(source, { tape, check }) : null;
-    const hidden = await this.last.apply([{ tokens, segments, memory }], tape, check);
+    const states = this.kind === "encoder-decoder" ? (memory ?? (await this.encode(source, { tape, check }))) : null;
+    const hidden = await this.last.apply([{ tokens, segments, memory: states }], tape, check);
     const logits = this.head === null ? null : tape.tap("logits", this.computeLogits(hidden));
     const vector = this.kind === "encoder" ? tape.tap("vector", this.computeVector(hidden)) : null;
     return { output: logits ?? vector, hidden: { shape: [tokens.length, this.config.width], data: hidden }, vector, tape: tape.tensors };

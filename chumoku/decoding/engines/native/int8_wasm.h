@@ -17,7 +17,7 @@ constexpr int INT8_BLOCKS = 4;  // that are multiplied by one row together
 
 size_t int8_block_size(int groups) { return size_t(groups) * INT8_GROUP; }
 
-// Two registers of weights, and sums + Σ w x of each.
+// Two registers of weights; `add` adds the products of one of them with inputs to sums.
 template <bool ARM> struct Pairs {
     v128_t first, second;
     [[gnu::always_inline]] explicit Pairs(const uint8_t* from) {
@@ -30,10 +30,12 @@ template <bool ARM> struct Pairs {
             second = wasm_i16x8_load8x8(from + 8);
         }
     }
-    [[gnu::always_inline]] static v128_t add(v128_t sums, v128_t w, v128_t x) {
-        if (!ARM) return wasm_i32x4_add(sums, wasm_i32x4_dot_i16x8(w, x));
-        sums = wasm_i32x4_add(sums, wasm_i32x4_extmul_low_i16x8(w, x));
-        return wasm_i32x4_add(sums, wasm_i32x4_extmul_high_i16x8(w, x));
+    [[gnu::always_inline]] static void add(v128_t w, const int8_t* inputs, v128_t& sums) {
+        v128_t x = wasm_v128_load(inputs);
+        if (ARM) {
+            sums = wasm_i32x4_add(sums, wasm_i32x4_extmul_low_i16x8(w, x));
+            sums = wasm_i32x4_add(sums, wasm_i32x4_extmul_high_i16x8(w, x));
+        } else sums = wasm_i32x4_add(sums, wasm_i32x4_dot_i16x8(w, x));
     }
 };
 
@@ -53,17 +55,19 @@ void multiply_int8_group(const Product& p, int block, const Inputs& in, int row,
 #pragma GCC unroll 4
             for (int b = 0; b < B; b++) {
                 Pairs<ARM> pairs(w + b * size + pair * 2 * LANES);
+                const int8_t* from = x + pair * 2 * INPUT_BYTES;
+                // One row after another for each register, so that no sum waits for itself.
 #pragma GCC unroll 4
-                for (int r = 0; r < R; r++) {
-                    const int8_t* from = x + r * stride + pair * 2 * INPUT_BYTES;
-                    dots[b][r] = Pairs<ARM>::add(dots[b][r], pairs.first, wasm_v128_load(from));
-                    dots[b][r] = Pairs<ARM>::add(dots[b][r], pairs.second, wasm_v128_load(from + 16));
-                }
+                for (int r = 0; r < R; r++) pairs.add(pairs.first, from + r * stride, dots[b][r]);
+#pragma GCC unroll 4
+                for (int r = 0; r < R; r++) pairs.add(pairs.second, from + r * stride + 16, dots[b][r]);
             }
         for (int b = 0; b < B; b++) {
             Floats scale = load<Floats>(w + b * size + INT8_CODES);
-            for (int r = 0; r < R; r++)
-                sums[b][r] = fma(scale, __builtin_convertvector((Ints)dots[b][r], Floats) * step[r * in.groups + g], sums[b][r]);
+            for (int r = 0; r < R; r++) {
+                Floats dot = __builtin_convertvector((Ints)dots[b][r], Floats) * step[r * in.groups + g];
+                sums[b][r] = fma(scale, dot, sums[b][r]);
+            }
         }
     }
     for (int b = 0; b < B; b++)
@@ -71,7 +75,8 @@ void multiply_int8_group(const Product& p, int block, const Inputs& in, int row,
 }
 
 // `rows` rows, 1 to 4, times blocks `block` … of at most INT8_BLOCKS before `end`.
-template <bool ARM> void multiply_int8_rows(const Product& p, int block, int end, const Inputs& in, int row, int rows, const Output& out) {
+template <bool ARM>
+void multiply_int8_rows(const Product& p, int block, int end, const Inputs& in, int row, int rows, const Output& out) {
     int last = std::min(end, block + INT8_BLOCKS);
     if (rows == 1 && last - block == INT8_BLOCKS) return multiply_int8_group<ARM, 1, INT8_BLOCKS>(p, block, in, row, out);
     for (; block < last; block++) {

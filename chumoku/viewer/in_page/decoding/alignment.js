@@ -7,10 +7,10 @@ const CANDIDATES = 5;
 const WEIGHTS = /^decoder\.blocks\.\d+\.cross_attention\.weights$/;
 
 /** { alignment, candidates }: for each of `count` target tokens, where it looked and the most likely tokens there.
-    begin: the tokens before the first generated one. */
-export async function align(model, source, tokens, { begin, count, tokenizer, check }) {
+    memory: what model.encode made of the source; begin: the tokens before the first generated one. */
+export async function align(model, source, tokens, { memory, begin, count, tokenizer, check }) {
   const record = (address) => WEIGHTS.test(address);
-  const { output, tape } = await model.forward({ source, tokens: [...begin, ...tokens], record, check });
+  const { output, tape } = await model.forward({ source, memory, tokens: [...begin, ...tokens], record, check });
   const first = begin.length - 1;
   const rows = Array.from({ length: count }, (_, place) => first + place);
   const alignment = rows.map((row) => meanOverHeads([...tape.values()], row));

@@ -23,10 +23,10 @@ export async function search(engine, prompts, sources, { rules, check, tree = nu
   const capacity = Math.max(...prompts.map((prompt, row) => prompt.length - 1 + rules.limits[row]));
   const session = await engine.open({ rows: prompts.length * beam, capacity });
   try {
-    if (sources) await session.encode(sources.flatMap((source) => Array(beam).fill(source)));
+    if (sources) await session.encode(sources.flatMap((source) => Array(beam).fill(source)), { check });
     // The first step has one hypothesis per sentence, in the first of its rows.
     let rows = prompts.map((_, number) => number * beam);
-    let logits = await session.append(prompts.map((tokens, number) => ({ row: rows[number], tokens })));
+    let logits = await session.append(prompts.map((tokens, number) => ({ row: rows[number], tokens })), { check });
     let live = prompts.map((_, number) => ({ number, beams: [{ before: null, token: -1, total: 0 }] }));
     const found = prompts.map(() => []);
     for (let length = 1; ; length++) {
@@ -41,7 +41,7 @@ export async function search(engine, prompts, sources, { rules, check, tree = nu
       live = staying;
       rows = parents.map((_, row) => row);
       const tokens = live.flatMap((one) => one.beams.map((prefix) => [prefix.token]));
-      logits = await session.append(tokens.map((each, row) => ({ row, tokens: each })));
+      logits = await session.append(tokens.map((each, row) => ({ row, tokens: each })), { check });
     }
     if (!found.every((one) => one.length)) throw new RequestError(NOT_FINITE, { status: 500, code: "engine_failure" });
     return found.map((one) => one.sort((a, b) => b.score - a.score).slice(0, rules.best));

@@ -78,7 +78,7 @@ function checkPattern({ refusals, blank }, system, turns) {
 /** The tokens of a prompt; special tokens come only from its marks. */
 export function encodePrompt(pattern, tokenizer, { text, marks }) {
   if (pattern.whole && !hasTypedSpecial(text, marks, tokenizer)) {
-    const tokens = tokenizer.encode(text, { special: true });
+    const tokens = tokenizer.encodePrompt(text);
     const specials = new Set(tokenizer.specials.values());
     if (tokens.filter((token) => specials.has(token)).join() === marks.map((mark) => mark.id).join()) return tokens;
   }

@@ -8,7 +8,7 @@ import { likelihood } from "./logprobs.js";
 import { INVALID, Sampler } from "./sampling.js";
 
 const CHUNK = 32; // prompt tokens that are read before others may have a turn
-const MIN_CAPACITY = 64;
+const MIN_CAPACITY = 512; // positions: a conversation grows
 const kept = new WeakMap(); // engine → { session, tokens: those it has read, capacity }
 
 /** The events of a text: { token, finished, likelihood, cached }; finished is null, "end", "length" or "failed", and
@@ -65,7 +65,7 @@ class Reader {
     for (let from = 0; from < tokens.length; from += CHUNK) {
       await check();
       const part = tokens.slice(from, from + CHUNK);
-      [logits] = await this.session.append([{ row: 0, tokens: part }]);
+      [logits] = await this.session.append([{ row: 0, tokens: part }], { check });
       this.tokens.push(...part);
     }
     return logits;
@@ -73,6 +73,7 @@ class Reader {
 
   /** The next text may go on from here; a session that another text has kept meanwhile is closed. */
   keep() {
+    this.session.truncate(0, this.tokens.length); // the last tokens may have been read in part
     kept.get(this.engine)?.session.close();
     kept.set(this.engine, { session: this.session, tokens: this.tokens, capacity: this.capacity });
   }

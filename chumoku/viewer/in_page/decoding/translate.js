@@ -168,8 +168,10 @@ async function describeText(runtime, part, rows, { body, begin, check, trees }) 
   const { tokenizer, sourceTokenizer } = runtime;
   const described = [];
   for (const [place, row] of rows.entries()) {
+    const source = part.sources[place];
+    const memory = body.alignment && row.length ? await runtime.model.encode(source, { check }) : null;
     described.push([]);
-    for (const one of row) described[place].push(await describeHypothesis(runtime, part.sources[place], one, { body, begin, check }));
+    for (const one of row) described[place].push(await describeHypothesis(runtime, source, one, { memory, begin, check }));
   }
   const most = Math.max(1, ...described.map((row) => row.length)); // one also for a text of symbols only
   const pick = (nth) => described.map((row) => row[Math.min(nth, row.length - 1)] ?? null);
@@ -181,12 +183,13 @@ async function describeText(runtime, part, rows, { body, begin, check, trees }) 
   };
 }
 
-async function describeHypothesis({ model, tokenizer }, source, one, { body, begin, check }) {
+/** With its alignment, if there is a memory: the encoder's output for the source. */
+async function describeHypothesis({ model, tokenizer }, source, one, { memory, begin, check }) {
   const labels = tokenizer.labelTokens([...one.tokens, ...(one.ended ? [tokenizer.roles.end] : [])]);
   const tokens = labels.map((label, place) => ({ ...label, logprob: one.logprobs[place] }));
   const hypothesis = { text: tokenizer.decode(one.tokens), score: one.score, tokens };
-  if (!body.alignment) return hypothesis;
-  return { ...hypothesis, ...(await align(model, source, one.tokens, { begin, count: tokens.length, tokenizer, check })) };
+  if (memory === null) return hypothesis;
+  return { ...hypothesis, ...(await align(model, source, one.tokens, { memory, begin, count: tokens.length, tokenizer, check })) };
 }
 
 /** One hypothesis for a text from those of its sentences; null for a sentence without text. */

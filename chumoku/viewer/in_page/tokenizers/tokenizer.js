@@ -85,6 +85,11 @@ class Tokenizer {
     return ids;
   }
 
+  /** The ids of a chat's prompt, whose special tokens are recognized; a long one is not split around them, unlike in `encode`. */
+  encodePrompt(text) {
+    return this.#piecesOf(fixSurrogates(text), false).flatMap((piece) => this.#encodePiece(piece, true));
+  }
+
   /** The text of ids; special tokens are left out unless `special` is true. */
   decode(ids, { special = false } = {}) {
     const tokens = this.#checkIds(ids).map((id) => this.#tokenOf(id));
