@@ -108,7 +108,7 @@ async function predict(logits, maps, prompt, positions, check) {
     const shares = softmax(row(logits, place));
     const likely = topIndices(shares, TOP_CANDIDATES).map((one) => [one, shares[one]]);
     const weights = row(attended, place);
-    const known = token === null ? [null, null, null] : [written[place], shares[token], 1 + shares.filter((share) => share > shares[token]).length];
+    const known = token === null ? [null, null, null] : [written[place], shares[token], rankOf(token, shares)];
     found.push({
       place,
       name: known[0],
@@ -119,6 +119,13 @@ async function predict(logits, maps, prompt, positions, check) {
     });
   }
   return found;
+}
+
+/** 1 for the most likely token. */
+function rankOf(token, shares) {
+  let rank = 1;
+  for (let at = 0; at < shares.length; at++) if (shares[at] > shares[token]) rank++;
+  return rank;
 }
 
 const fourDecimals = (weight) => (Number.isFinite(weight) ? Number(weight.toFixed(4)) : jsonNumber(weight));
