@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 from torch import Tensor
-from web_models import VOCABULARY, build_random, covering_configs, random_config, to_tensor, to_text, twin_page
+from web_models import CHOICES, VOCABULARY, build_random, covering_configs, random_config, to_tensor, to_text, twin_page
 
-from chumoku.models.config import ModelConfig
+from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.models.model import Model
 from chumoku.nn.tap import addresses, record
 from chumoku.probe.forward_pass import final_output
@@ -135,6 +136,18 @@ def check(page: Any, config: ModelConfig, precision: str) -> None:
     tolerance = 5e-5 if precision == "float32" else 1e-3
     errors = {what: error for what, error in compare(page, config, precision).items() if not error < tolerance}
     assert not errors, (config, precision)
+
+
+def test_every_setting_is_tested() -> None:
+    """A setting that a model has in Python has a value other than the default in the models of these tests."""
+    no_effect = {"labels", "prompts", "max_seq_length", "dropout", "initialization", "vocabulary", "context"}
+    names = {field.name for field in dataclasses.fields(ModelConfig)}  # type: ignore[arg-type]
+    assert names == set(CHOICES) | no_effect
+    for name, hint in get_type_hints(ModelConfig).items():
+        if name in CHOICES and name != "rotary":
+            literals = {value for part in (hint, *get_args(hint)) for value in get_args(part) if isinstance(value, str)}
+            assert literals <= set(CHOICES[name]) or name == "head", name
+    assert {rotary.scaling for rotary in CHOICES["rotary"]} == set(get_args(get_type_hints(RotarySettings)["scaling"]))
 
 
 def test_every_choice(browser: Any) -> None:
