@@ -38,7 +38,7 @@ COUNT = int(os.environ.get("CHUMOKU_STRINGS", "101"))
 BATCH = 5003
 # Texts that tokenizers treat differently: special tokens, spaces, accents, jamo, cases, line ends, joiners.
 PIECES = [
-    *("<s>", "</s>", "<unk>", "<0x41>", "[CLS]", "<|endoftext|>", "##a", "bad", "Fed", " The ", "of ", "▁", " ", "  "),
+    *("<s>", "</s>", "<unk>", "<0x41>", "[CLS]", "<|endoftext|>", "##a", "bad", " Fed", " The ", "of ", "▁", " ", "  "),
     *("\n", "\r\n", "'s", "'LL", "don't", "12", "1234", "ﬁ", "Ａ\u0301", "e\u0301\u0327", "\u0334", "각", "ᄀ", "ᅡ", "ᆨ"),
     *(
         "ｶﾞ",
@@ -59,6 +59,13 @@ PIECES = [
         "…",
     ),
     *("\u0600a\u0301", "क्षि", "\u000b", "\u0085", "\u00ad", "𠮷", "😀", "\u0344\u0301"),
+    *(
+        "ab",
+        "a猫",
+        "aaa",
+        " fab ",
+        " aoooooooo ",
+    ),  # new in 2019; equal scores, unknown, equal merges, known, long
 ]
 ENTRY = """
 import { makePretokenizer } from "./in_page/tokenizers/pretokenizers.js";
@@ -149,8 +156,10 @@ def with_added_tokens() -> Tokenizer:
             AddedToken("ÀB", special=True),
         ),
     ]
-    vocab = {letter: number for number, letter in enumerate("abcdefg<>s/ ▁")}
-    return build(models.BPE(vocab=vocab, merges=[]), added, normalizer=normalizers.Lowercase())
+    vocab = {token: number for number, token in enumerate((*"abcdefg<>s/ ▁", "aa", "fab"))}
+    model = models.BPE(vocab=vocab, merges=[("a", "a")], ignore_merges=True)
+    words = pre_tokenizers.Split(" ", "isolated")
+    return build(model, added, normalizer=normalizers.Lowercase(), pre_tokenizer=words)
 
 
 def with_many_steps() -> Tokenizer:
@@ -167,7 +176,7 @@ def with_many_steps() -> Tokenizer:
 
 
 def with_space_before_the_first_piece() -> Tokenizer:
-    pieces = [("<unk>", 0.0), ("▁", -1.0), ("▁a", -1.5), ("a", -2.0), ("b", -3.0), ("ab", -5.0), ("<", -3.0)]
+    pieces = [("<unk>", 0.0), ("▁", -1.0), ("▁a", -1.5), ("a", -2.0), ("b", -3.0), ("ab", -5.0), ("a猫", -30.0)]
     space = {"prepend_scheme": "first"}
     decoder = decoders.Metaspace(**space)  # type: ignore[arg-type]
     return build(models.Unigram(pieces, 0, False), pre_tokenizer=pre_tokenizers.Metaspace(**space), decoder=decoder)  # type: ignore[arg-type]
@@ -204,7 +213,8 @@ def compare(page: Any, name: str, tokenizer: Tokenizer, chance: random.Random) -
         expected = zip(batch, plain, special, tokenizer.decode_batch(plain), strict=True)
         for found, (text, *rest) in zip(ask(page, "texts", batch), expected, strict=True):
             assert found == rest, (name, text)
-    rows = [[chance.randrange(tokenizer.size) for _ in range(chance.randrange(11))] for _ in range(min(COUNT, BATCH))]
+    rows = [tokenizer.encode("鬱😀")]
+    rows += [[chance.randrange(tokenizer.size) for _ in range(chance.randrange(11))] for _ in range(min(COUNT, BATCH))]
     for some in in_batches(rows):
         for found, ids in zip(ask(page, "rows", some), some, strict=True):
             assert found == decode(tokenizer, ids), (name, ids)
