@@ -33,9 +33,9 @@ format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Encode and decode 100,000 random texts and 100,000 random byte strings.
-strings: venv
-	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py -k random_strings
+# Encode and decode 100,000 random texts and 100,000 random byte strings; then the texts again in Chromium.
+strings: venv browser
+	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py tests/test_web_tokenizers.py -k random_strings
 
 # Kill and resume runs, flip bytes of files, kill and repeat every command that writes files, open 3,000 damaged files of
 # each format: about an hour on two cores.

@@ -22,9 +22,11 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +40,7 @@ from chumoku.web.container import prepare_model, write_container
 
 NEW, SOURCE, PROMPT = 32, 23, 128
 PARENTS = [0, 0, 1, 2]
+TYPES = {"": "text/html", ".mjs": "text/javascript", ".wasm": "application/wasm"}
 PAGE = """
 import { Container } from "./in_page/container.js";
 import { Model } from "./in_page/model.js";
@@ -48,7 +51,8 @@ const highest = (logits) => logits.reduce((best, value, token) => (value > logit
 
 globalThis.openEngine = async () => {
   const start = performance.now();
-  globalThis.engine = await WasmEngine.open(new Model(new Container(await read("/model"))), await read("/step.wasm"));
+  const model = new Model(new Container(await read("/model.bin")));
+  globalThis.engine = await WasmEngine.open(model, await read("/step.wasm"));
   return (performance.now() - start) / 1000;
 };
 
@@ -95,16 +99,21 @@ def native(model: Model, task: Task) -> Times:
 
 
 @contextmanager
-def open_page(model: Model) -> Iterator[Any]:
-    """A page of headless Chromium with an engine for this model."""
+def open_page(model: Model, others: Mapping[str, bytes] = MappingProxyType({}), script: str = "") -> Iterator[Any]:
+    """A page of headless Chromium with an engine for this model.
+
+    others    more contents for the page to fetch, by their paths
+    script    another module of the page
+    """
     from playwright.sync_api import sync_playwright
 
     viewer = files("chumoku") / "viewer"
-    script = inline_modules("page.js", lambda name: PAGE if name == "page.js" else (viewer / name).read_text("utf-8"))
+    ours = inline_modules("page.js", lambda name: PAGE if name == "page.js" else (viewer / name).read_text("utf-8"))
     content = {
-        "/": f'<!doctype html><script type="module">{script}</script>'.encode(),
-        "/model": write_container(model, name="benchmark"),
+        "/": "".join(f'<script type="module">{each}</script>' for each in (ours, script)).encode(),
+        "/model.bin": write_container(model, name="benchmark"),
         "/step.wasm": LIBRARY.read_bytes(),
+        **others,
     }
     names = (os.environ.get("CHUMOKU_CHROMIUM"), "chromium-headless-shell", "chromium", "google-chrome")
     browser_path = next(filter(None, (shutil.which(name) for name in names if name)), None)
@@ -118,14 +127,14 @@ def open_page(model: Model) -> Iterator[Any]:
 
 
 @contextmanager
-def serve(content: dict[str, bytes]) -> Iterator[str]:
+def serve(content: Mapping[str, bytes]) -> Iterator[str]:
     """The address of a server of these contents on this machine."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = content.get(self.path)
             self.send_response(404 if found is None else 200)
-            self.send_header("Content-Type", "text/html" if self.path == "/" else "application/octet-stream")
+            self.send_header("Content-Type", TYPES.get(Path(self.path).suffix, "application/octet-stream"))
             self.end_headers()
             self.wfile.write(found or b"")
 

@@ -30,6 +30,7 @@ html_css_files = ["site.css"]
 html_show_sphinx = False
 html_show_search_summary = False  # a summary fetches the page, which browsers refuse on pages opened from disk
 html_copy_source = False
+html_use_index = False  # the reference has its own lists
 html_sidebars = {
     "**": [
         *("sidebar/brand.html", "language.html", "sidebar/search.html"),

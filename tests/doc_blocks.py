@@ -6,7 +6,8 @@
 A comment above a block says what is different about it:
 
     <!-- file: mine.toml -->              the block is the content of this file in the page's folder
-    <!-- in tests: train.steps=20 -->     these words are appended to the block's `chumoku train`
+    <!-- in tests: train.steps=20 -->     these words are appended to the block's `chumoku train` …
+    <!-- in tests: 20_000 → 1_000 -->     … or one text in a Python block is replaced, so that tests are short
     <!-- background -->                   a server: it runs until the end of the page
     <!-- parsed: reason -->               not run; the options of its chumoku commands are parsed
 """
@@ -14,13 +15,14 @@ A comment above a block says what is different about it:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 from serving import serve_in_process
@@ -34,6 +36,7 @@ RUN, DATA, OWN = (
     ("text", "toml", "ini", "nginx", "dockerfile"),
     ("source", "generated", "{toctree}"),
 )
+ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`; tests take a free port instead
 MARKERS = ("", "file", "in tests", "background", "parsed")
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<marker>[^:>]*?)(?:: (?P<note>.*?))? -->\n)?^```(?P<kind>[^\n`]*)\n(?P<code>.*?)^```$",
@@ -78,28 +81,59 @@ def chumoku_commands(block: Block) -> list[list[str]]:
     return [line[1:] for line in words if line and Path(line[0]).name == "chumoku"]
 
 
-def parse_command(words: list[str]) -> None:
-    """Parse a command's words as the command line does, without running it; a wrong option raises."""
-    command, name = typer.main.get_command(chumoku.cli.app), "chumoku"
+def commands_in_prose(text: str) -> list[list[str]]:
+    """The words of each `chumoku …` in the sentences and tables of a page, without the … that stands for others."""
+    inline = re.findall(r"`chumoku ([^`\n]+)`", _BLOCK.sub("", text))
+    return [[word for word in shlex.split(words) if word != "…"] for words in inline]
+
+
+@functools.cache
+def command_line() -> Any:
+    """All commands and their options."""
+    return typer.main.get_command(chumoku.cli.app)
+
+
+def parse_command(words: list[str], *, complete: bool = True) -> None:
+    """Parse a command's words as the command line does, without running it; a wrong option raises.
+
+    complete: also raise if an argument is missing.
+    """
+    command, name = command_line(), "chumoku"
     while hasattr(command, "commands") and words and words[0] in command.commands:
         name, command, words = words[0], command.commands[words[0]], words[1:]
-    command.make_context(name, list(words))
+    assert not hasattr(command, "commands") or not words or words[0].startswith("--"), f"there is no command {words[0]}"
+    try:
+        command.make_context(name, list(words))
+    except Exception as error:
+        if complete or type(error).__name__ not in ("MissingParameter", "Exit", "NoArgsIsHelpError"):
+            raise
 
 
 def run_page(name: str, folder: Path) -> None:
     """Run the blocks of a page of docs/en in order, in a folder which is the current directory."""
     scope: dict[str, object] = {"__name__": "__main__"}
+    address = ADDRESS
     with contextlib.ExitStack() as servers:
         for block in read_blocks((DOCS / "en" / name).read_text(encoding="utf-8")):
             if block.marker == "file":
                 (folder / block.note).write_text(block.code, encoding="utf-8")
             elif block.kind == "python" and block.marker != "parsed":
-                exec(compile(block.code, name, "exec"), scope)  # noqa: S102 - our own documentation, in a test
+                exec(compile(shorten(block), name, "exec"), scope)  # noqa: S102 - our own documentation, in a test
             elif block.kind == "bash" and block.marker == "background":
-                servers.enter_context(serve_in_process(*shlex.split(block.code)[1:]))
+                _, line = servers.enter_context(serve_in_process(*shlex.split(block.code)[2:]))
+                address = line.split()[-1]
             elif block.kind == "bash" and block.marker != "parsed":
-                for line in split_commands(block.code):
+                for line in split_commands(block.code.replace(ADDRESS, address)):
                     run_command(line, folder, added=block.note if block.marker == "in tests" else "")
+
+
+def shorten(block: Block) -> str:
+    """The code of a Python block, with the replacement of its `in tests`."""
+    if block.marker != "in tests":
+        return block.code
+    old, new = block.note.split(" → ")
+    assert old in block.code, f"{old} is not in the block"
+    return block.code.replace(old, new)
 
 
 def run_command(line: str, folder: Path, *, added: str = "") -> None:

@@ -13,7 +13,19 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import open_browser
-from doc_blocks import DATA, DOCS, MARKERS, OWN, RUN, Block, chumoku_commands, parse_command, read_blocks, run_page
+from doc_blocks import (
+    DATA,
+    DOCS,
+    MARKERS,
+    OWN,
+    RUN,
+    Block,
+    chumoku_commands,
+    commands_in_prose,
+    parse_command,
+    read_blocks,
+    run_page,
+)
 from doc_language import wrong_brackets, wrong_language
 
 sys.path.insert(0, str(DOCS / "tools"))
@@ -66,8 +78,9 @@ def test_a_translation_belongs_to_a_sentence_of_the_code() -> None:
         patch.setattr(api_reference, "translate", note)
         for name in ("keys", "commands", "errors", "api"):
             reference.GENERATORS[name]("ja")
-    for file in FOLDER.glob("*.toml"):
-        assert not set(read_translations(file.stem)) - used[file.stem], file
+    assert set(used) == {file.stem for file in FOLDER.glob("*.toml")} - {"theme"}
+    for part in used:
+        assert not set(read_translations(part)) - used[part], part
 
 
 def test_both_languages_have_the_same_code() -> None:
@@ -99,6 +112,9 @@ def test_every_block_is_checked() -> None:
     for page in PAGES:
         for block in read_blocks((DOCS / "en" / page).read_text(encoding="utf-8")):
             check_block(block)
+    for file in DOCS.glob("*/**/*.md"):
+        for words in commands_in_prose(file.read_text(encoding="utf-8")):
+            parse_command(words, complete=False)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +133,7 @@ def test_a_wrong_block_is_noticed(block: Block) -> None:
         check_block(block)
 
 
+@pytest.mark.usefixtures("quick_runs")
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,23 +159,38 @@ def test_markdown_of_generated_text() -> None:
     assert join_japanese_lines("一行目。\n二行目\n\n- 三\n- 四\n") == "一行目。二行目\n\n- 三\n- 四\n"
 
 
+SILENT = ("script", "style", "pre", "code", "title")
+
+
 class Links(HTMLParser):
-    """The addresses in a page, those that it loads, and the ids that can be linked to."""
+    """The addresses in a page, those that it loads, the ids that can be linked to, and what readers see or hear."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
         self.links: set[str] = set()
         self.loaded: set[str] = set()
         self.ids: set[str] = set()
+        self.words: list[str] = []
+        self.silent: list[str] = []  # open elements whose text is code, or is not shown
         self.feed(file.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         if values.get("id"):
             self.ids.add(str(values["id"]))
+        self.words += [str(values[key]) for key in ("title", "aria-label", "alt", "placeholder") if values.get(key)]
+        self.silent += [tag] if tag in SILENT else []
         for key in ("href", "src"):
             if values.get(key):
                 (self.links if tag == "a" else self.loaded).add(str(values[key]))
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.silent and self.silent[-1] == tag:
+            self.silent.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self.silent:
+            self.words.append(data)
 
 
 def broken_links(site: Path) -> list[str]:
@@ -193,6 +225,9 @@ def test_the_built_site_works_from_disk(tmp_path: Path) -> None:
     site = tmp_path / "site"
     build(site)
     assert not broken_links(site)
+    for language in LANGUAGES:
+        for file in (site / language).rglob("*.html"):
+            assert not wrong_language("\n".join(Links(file).words), language), file
     with open_browser(tmp_path) as browser:
         page, wrong = browser.new_page(), []
         page.on("console", lambda message: wrong.append(message.text))

@@ -111,16 +111,17 @@ def test_nan_is_shown_on_the_look_page(tmp_path: Path, browser: Any) -> None:
     model = build(Cell("decoder").config(), seed=3)
     with torch.no_grad():
         model.get_parameter("decoder.blocks.0.feedforward.down.weight")[0, 0] = float("nan")
-    snapshot = take_snapshot(model, LookInput([1, 2, 3, 5], str, prompt_length=3))
+    snapshot = take_snapshot(model, LookInput([1, 2, 3, 5], lambda token: f"▁{token}", prompt_length=3))
     path = write_page(snapshot, tmp_path / "look.html", model="m", text="t", output="")
     with monitored_page(browser) as (page, log):
         page.goto(path.as_uri())
+        assert page.get_by_text("▁ in a token stands for a space").is_visible()
         assert page.locator(".entropy-table .nan").count() == 3
         assert page.locator(".lens-table td.nan").count() > 0
         page.select_option("[data-t-label=look_layer]", "1")
         page.locator(".map-canvas").focus()
         page.keyboard.press("ArrowUp")
-        assert page.locator(".map-readout").inner_text() == "1 attends to 1: NaN"
+        assert page.locator(".map-readout").inner_text() == "▁1 attends to ▁1: NaN"
         assert log.messages == []
 
 
@@ -131,6 +132,7 @@ def test_hostile_names_stay_text(tmp_path: Path, browser: Any) -> None:
         page.on("dialog", lambda dialog: pytest.fail(dialog.message))
         page.goto(path.as_uri())
         assert page.locator(".about .output").inner_text().endswith(html)
+        assert not page.locator(".space-hint").is_visible(), "no token has ▁"
         assert page.title() != "run"
         assert log.messages == []
         assert len(log.requests) == 1

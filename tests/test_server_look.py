@@ -72,7 +72,7 @@ def as_json(result: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS: dict[str, Any] = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look}
-SCHEMAS |= {"ablate": schemas.Ablate, "next_tokens": schemas.Next, "patch": schemas.Patch}
+SCHEMAS |= {"ablate": schemas.Ablate, "effects": schemas.Effects, "next_tokens": schemas.Next, "patch": schemas.Patch}
 
 
 def view(one: Pipeline, name: str, **fields: Any) -> dict[str, Any]:
@@ -138,6 +138,13 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
         if config.placement == "pre":
             whole = torch.tensor(last) + torch.tensor(result["feedforward"])
             assert torch.allclose(whole, torch.tensor(result["out"]), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "relative", "relative_bias", "alibi", "none"])
+def test_position_tables_are_named_by_the_setting(position: str) -> None:
+    table = view(pipeline("decoder", position=position), "look", new=0, lens=False)["positions"]
+    assert table["kind"] == position, "the page has a text for each"
+    assert (table["table"] is None) == (position == "none")
 
 
 def test_block_embedding_and_position() -> None:
@@ -405,12 +412,27 @@ def test_patching_names_what_is_wrong(decoder: Pipeline, fields: dict[str, Any],
         view(decoder, "patch", new=0, other="dogs", replace=[fields])
 
 
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_effects_of_a_layer_equal_ablations(part: str, translator: Pipeline) -> None:
+    result = view(translator, "effects", new=7, part=part, layer=1)
+    effects = [one["effect"] for one in result["effects"]]
+    assert effects == sorted(effects, reverse=True)
+    assert len(effects) == translator.config.heads * (2 if part == "decoder" else 1) + 1, "heads and the feed-forward"
+    for one in (result["effects"][0], result["effects"][-1]):
+        alone = view(translator, "ablate", new=7, off=[one["part"]])
+        assert one["effect"] == pytest.approx(alone["change"], rel=1e-3)
+        assert result["measure"] == alone["measure"]
+
+
 def test_ablation_of_encoders() -> None:
     one = pipeline("encoder", head="vector")
     off = [{"part": "encoder", "layer": 0, "head": 2}]
     result = view(one, "ablate", off=off)
     assert result["measure"] == "cosine"
     assert 0 < result["change"] < 2
+    every = view(one, "effects", part="encoder", layer=0)
+    assert every["measure"] == "cosine"
+    assert {"part": off[0], "effect": pytest.approx(result["change"], rel=1e-3)} in every["effects"]
     masked = pipeline("encoder")
     result = view(masked, "ablate", text="ab<mask>c", off=off)
     assert [part["place"] for part in result["places"]] == [2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,6 +222,15 @@ def test_lens_shows_the_prediction_of_each_layer(server: Serving, open_page: Ope
     page.keyboard.press("ArrowRight")
     assert "After layer 1, at n" in page.text_content(".lens-best h3")
     assert page.locator(".lens-best .bar").count() == 5
+    page.set_viewport_size({"width": 390, "height": 900})
+    until(page, "document.querySelector('.lens-box.more-after') !== null")  # what is hidden fades out
+    page.evaluate("document.querySelector('.lens-box').scrollLeft = 10000")
+    until(page, "document.querySelector('.lens-box.more-after') === null")
+    assert page.evaluate(
+        "(() => { const [box, name, last] = ['.lens-box', '.lens-table tbody th', '.lens-table thead th:last-child']"
+        ".map(one => document.querySelector(one).getBoundingClientRect());"
+        " return Math.abs(name.left - box.left) < 2 && Math.abs(last.right - box.right) < 2 })()"
+    ), "the names of the layers stay, and the last token is in sight"
 
 
 def test_overview_leads_to_the_maps(server: Serving, open_page: OpenPage) -> None:
@@ -275,6 +285,28 @@ def test_patching_shows_the_candidates_of_both_texts(server: Serving, open_page:
     page.fill("#look-text", "two cats")
     page.keyboard.press("Enter")
     until(page, "document.querySelectorAll('#look-panel-patch .off-table').length == 2")
+
+
+def test_heads_that_matter_are_marked(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "decoder").page
+    page.click("#look-tab-off")
+    page.route("**/v1/look/effects", lambda route: None)  # never answered
+    page.click("[data-t=look_matter]")
+    assert page.text_content(".effects .numbers") == "0 of 2 layers"
+    page.click("[data-t=look_matter_stop]")
+    assert page.locator(".effects progress").is_hidden()
+    page.unroute("**/v1/look/effects")
+    page.click("[data-t=look_matter]")
+    until(page, "document.querySelector('.effects .numbers').textContent.startsWith('Darker')")
+    pipeline = server.state.models["decoder"].pipeline
+    asked = [schemas.Effects(model="m", text=TEXT, new=8, part="decoder", layer=layer) for layer in range(2)]
+    effects = [one for request in asked for one in views.effects(pipeline, request)["effects"]]
+    best = max(effects, key=lambda one: one["effect"])["part"]
+    name = f"Layer {best['layer']}, {'feed-forward' if best.get('feedforward') else 'head ' + str(best['head'])}"
+    marked = page.locator(".switch", has_text=re.compile("^1$"))
+    assert marked.get_attribute("title").lower().startswith(name.lower() + ": ")
+    assert marked.get_attribute("title").endswith(" bits")
+    assert page.locator(".switch", has_text=re.compile(r"^\d$")).count() == 5
 
 
 # ---- Positions & softmax ----

@@ -1,4 +1,4 @@
-"""The container of a web page: what Python writes, JavaScript reads, and a damaged one is refused with a sentence."""
+"""The container of a web page, which JavaScript reads and computes with; a damaged one is refused with a sentence."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from web_models import VOCABULARY, build_random, to_tensor, to_text, twin_page
+from web_models import VOCABULARY, build_random, floats_to_text, text_to_floats, to_tensor, to_text, twin_page
 
 from chumoku import lora
 from chumoku.errors import UsageError
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
+from chumoku.models.heads import CLASSIFIERS
 from chumoku.models.precision import to_precision
 from chumoku.nn.quantized import quantize
 from chumoku.web.container import prepare_model, write_container
@@ -152,3 +153,47 @@ def test_other_precisions_become_int8() -> None:
         weight = rounded.decoder.blocks[0].attention.query.float_weight()
         found = prepare_model(rounded).decoder.blocks[0].attention.query.stored_weight
         assert torch.equal(found.q, quantize(weight, "int8").q)
+
+
+PARTS = """
+({ container, x, inputs, numbers, kinds }) => {
+  const model = openModel(container);
+  const rows = toFloats(x).length / inputs;
+  const name = "decoder.blocks.0.feedforward.up.weight";
+  const products = Array.from({ length: rows }, (_, row) => {
+    const data = modules.multiply(model.container.tensor(name), toFloats(x).subarray(0, (row + 1) * inputs), row + 1);
+    return send({ shape: [row + 1, data.length / (row + 1)], data });
+  });
+  const activations = kinds.map((kind) => toBase64(modules.activate(toFloats(numbers), modules.ACTIVATIONS[kind].f)));
+  const halves = toBase64(Float32Array.from({ length: 65536 }, (_, bits) => modules.halfToFloat(bits)));
+  return { products, activations, halves };
+}
+"""
+
+
+def test_products_activations_and_half_precision(browser: Any) -> None:
+    """Each part alone, where an error of rounding is not lost among those of the others."""
+    config = ModelConfig(vocabulary=VOCABULARY, width=38, layers=1, heads=1, feedforward_width=13, bias=False)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(6, 38, generator=generator) * torch.logspace(-3, 3, 38)
+    x[2, :32] = 0.0
+    x[3, :32] = torch.arange(32) + 0.5  # with the next line, halfway between two of the levels
+    x[3, 0] = 32512.0
+    numbers = torch.linspace(-9, 9, 4001)
+    kinds = list(CLASSIFIERS)
+    with twin_page(browser) as page:
+        for precision in ("float32", "int8"):
+            model = build_random(config, precision)
+            given = {"container": to_text(write_container(model, name="tiny")), "inputs": 38, "kinds": kinds}
+            found = page.evaluate(PARTS, {**given, "x": floats_to_text(x), "numbers": floats_to_text(numbers)})
+            expected = model.decoder.blocks[0].feedforward.up(x)
+            for rows, product in enumerate(found["products"], start=1):
+                for one, other in zip(to_tensor(product), expected[:rows], strict=True):
+                    assert float((one - other).abs().max() / other.abs().max()) < 1e-6
+    for kind, values in zip(kinds, found["activations"], strict=True):
+        expected = CLASSIFIERS[kind](numbers.double()).float()
+        torch.testing.assert_close(text_to_floats(values), expected, atol=1e-6, rtol=1e-6)
+    bits = torch.arange(65536, dtype=torch.int32).to(torch.int16)
+    torch.testing.assert_close(
+        text_to_floats(found["halves"]), bits.view(torch.float16).float(), atol=0, rtol=0, equal_nan=True
+    )

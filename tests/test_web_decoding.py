@@ -294,7 +294,7 @@ async ({ table, requests }) => {
       if (++checks > request.checks) throw new Error("aborted");
     };
     try {
-      for await (const event of generate(engine, request, { context: 211, check })) events.push(event);
+      for await (const event of generate(engine, request, { context: 1009, check })) events.push(event);
     } catch (error) {
       events.push(error.message);
     }
@@ -310,10 +310,10 @@ def test_generation_continues_the_session_of_the_last_text(page: Any) -> None:
     request = {"sampling": {"temperature": 0}, "ends": [], "minNewTokens": 0, "logprobs": 2, "maxNewTokens": 5}
     prompts = [[1, 4], [1, 4, 2, 9, 5], [7]]
     assert greedy(table, prompts[0], 1) != [2], "the first text does not go on as the second prompt"
-    requests = [*({**request, "prompt": one} for one in prompts), {**request, "prompt": [2] * 211}]
+    requests = [*({**request, "prompt": one} for one in prompts), {**request, "prompt": [2] * 1009}]
     expected = [greedy(table, prompt, 5) for prompt in prompts]
     requests += [{**request, "prompt": [1, 4, 2, 7, 7], "checks": 3}, {**request, "prompt": prompts[1]}]
-    requests += [{**request, "prompt": [1, 4], "ends": [expected[0][2]], "maxNewTokens": 97, "logprobs": None}]
+    requests += [{**request, "prompt": [1, 4], "ends": [expected[0][2]], "maxNewTokens": 601, "logprobs": None}]
     found = page.evaluate(GENERATE, {"table": table, "requests": requests})
     first, second, third, full, aborted, again, ended = found["texts"]
     for events, tokens in zip((first, second, third), expected, strict=True):

@@ -30,13 +30,11 @@ from chumoku.web.generation_data import generation_data
 from chumoku.web.tokenizer_data import tokenizer_data
 
 ENTRY = """
-import { Container } from "./container.js";
 import { LOOK_ROUTES } from "./look/routes.js";
-import { Model } from "./model.js";
-import { JavaScriptEngine } from "./session.js";
-import { makeTokenizer } from "./tokenizers/tokenizer.js";
+import { openRuntime } from "./runtime.js";
 
 const check = async () => {};
+const bytesOf = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0)).buffer;
 
 async function answer(runtime, [path, body]) {
   try {
@@ -47,18 +45,15 @@ async function answer(runtime, [path, body]) {
   }
 }
 
-window.answers = async (container, requests) => {
-  const opened = new Container(Uint8Array.from(atob(container), (char) => char.charCodeAt(0)).buffer);
-  const model = new Model(opened);
-  const twin = new JavaScriptEngine(model);
-  const tokenizer = makeTokenizer(opened.tokenizer);
-  const { generation } = opened;
-  const runtime = { name: "m", model, engine: twin, twin, tokenizer, sourceTokenizer: tokenizer, generation };
+window.answers = async (model, wasm, requests) => {
+  const runtime = await openRuntime({ model: bytesOf(model), wasm: wasm && bytesOf(wasm) });
+  if (Boolean(wasm) !== (runtime.fallback === null)) throw new Error(runtime.fallback ?? "WebAssembly is used.");
   const found = [];
   for (const request of requests) found.push(await answer(runtime, request));
   return found;
 };
 """
+LIBRARY = base64.b64encode((files("chumoku") / "viewer/in_page/wasm/step.wasm").read_bytes()).decode()
 TEXT = "猫 cat"
 # Significant digits differ between the parts of a snapshot; a number at the edge may be rounded up or down.
 DIGITS = {"lens": 3, "words": 3, "positions": 3, "entropy": 4, "streams": 4}
@@ -156,17 +151,18 @@ def assert_same(found: Any, wanted: Any, tolerance: float, where: str, digits: i
         assert found == wanted, (where, found, wanted)
 
 
-def ask(page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]]) -> list[dict[str, Any]]:
-    script = "([container, requests]) => answers(container, requests)"
-    answers: list[dict[str, Any]] = page.evaluate(script, [pack(pipeline), requests])
+def ask(page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]], *, wasm: bool = True) -> list[dict[str, Any]]:
+    """The answers of the page, with products in WebAssembly or in plain JavaScript."""
+    script = "([model, wasm, requests]) => answers(model, wasm, requests)"
+    answers: list[dict[str, Any]] = page.evaluate(script, [pack(pipeline), LIBRARY if wasm else None, requests])
     return answers
 
 
 def compare(
-    page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]], tolerance: float = 1e-4
+    page: Any, pipeline: Pipeline, requests: list[tuple[str, Any]], *, wasm: bool = True, tolerance: float = 1e-4
 ) -> list[dict[str, Any]]:
     """The answers of the page, which must be those of the server."""
-    answers = ask(page, pipeline, requests)
+    answers = ask(page, pipeline, requests, wasm=wasm)
     for (path, body), found in zip(requests, answers, strict=True):
         where, wanted = f"{path} {str(body)[:200]}", expected(pipeline, path, body)
         assert found.keys() == wanted.keys(), (where, found.get("error"), wanted.get("error"))
@@ -193,6 +189,7 @@ def make_requests(pipeline: Pipeline) -> list[tuple[str, Any]]:
         ("/v1/look/next", {**given, "count": 7}),
         ("/v1/look/block", {**given, "part": part, "layer": 0, "head": 1, "place": 2}),
         ("/v1/look/ablate", {**text, "new": 5, "off": off}),
+        ("/v1/look/effects", {**text, "new": 5, "part": part, "layer": 1}),
         ("/v1/look/patch", {**given, "other": "dog", "replace": replaced}),
     ]
     names = ("attention.keys", "attention.masked_scores", "attention.weights", "feedforward.hidden", "output")
@@ -249,7 +246,8 @@ def test_looks_at_int8_weights(page: Any) -> None:
     kind, changes = MODELS["translator"]
     pipeline = make_pipeline(kind, {**changes, "width": 64, "heads": 4}, "int8")
     requests = [one for one in make_requests(pipeline) if one[0] in ("/v1/look", "/v1/look/block", "/v1/look/ablate")]
-    compare(page, pipeline, requests, tolerance=1e-3)
+    for wasm in (True, False):
+        compare(page, pipeline, requests, wasm=wasm, tolerance=1e-3)
 
 
 BODY = {"model": "m", "text": "x"}

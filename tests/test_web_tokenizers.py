@@ -109,6 +109,17 @@ def page(browser: Any) -> Iterator[Any]:
         assert log.messages == []
 
 
+def ask(page: Any, function: str, *arguments: Any) -> Any:
+    """What a function of the page returns. JSON, because playwright converts long lists slowly."""
+    script = "([name, given]) => JSON.stringify(window[name](...JSON.parse(given)) ?? null)"
+    return json.loads(page.evaluate(script, [function, json.dumps(arguments)]))
+
+
+def to_json(value: Any) -> Any:
+    """A value with lists instead of tuples."""
+    return json.loads(json.dumps(value))
+
+
 def odd_text(chance: random.Random) -> str:
     def piece() -> str:
         ranges = ((32, 127), (0xA0, 0x250), (0x300, 0x370), (0x1100, 0x1200), (0x3040, 0x3100))
@@ -186,16 +197,16 @@ def in_batches(items: list[Any]) -> Iterator[list[Any]]:
 
 def compare(page: Any, name: str, tokenizer: Tokenizer, chance: random.Random) -> None:
     """Compare the page's answers with Python's."""
-    page.evaluate("open_", json.loads(json.dumps(tokenizer_data(tokenizer))))
+    ask(page, "open_", tokenizer_data(tokenizer))
     texts = [MIXED, "", *((random_text, odd_text)[number % 2](chance) for number in range(COUNT))]
     for batch in in_batches(texts):
         plain, special = tokenizer.encode_batch(batch), tokenizer.encode_batch(batch, special=True)
         expected = zip(batch, plain, special, tokenizer.decode_batch(plain), strict=True)
-        for found, (text, *rest) in zip(page.evaluate("texts", batch), expected, strict=True):
+        for found, (text, *rest) in zip(ask(page, "texts", batch), expected, strict=True):
             assert found == rest, (name, text)
     rows = [[chance.randrange(tokenizer.size) for _ in range(chance.randrange(11))] for _ in range(min(COUNT, BATCH))]
     for some in in_batches(rows):
-        for found, ids in zip(page.evaluate("rows", some), some, strict=True):
+        for found, ids in zip(ask(page, "rows", some), some, strict=True):
             assert found == decode(tokenizer, ids), (name, ids)
 
 
@@ -220,22 +231,22 @@ def test_long_texts_sentences_and_languages(page: Any) -> None:
     """Also kept words, the tokens of languages, and errors with Python's sentence."""
     chance = random.Random(11)
     tokenizer = train(ENGLISH + JAPANESE, kind="unigram", vocabulary=701, languages=("ja", "en"))
-    page.evaluate("open_", json.loads(json.dumps(tokenizer_data(tokenizer))))
+    ask(page, "open_", tokenizer_data(tokenizer))
     words = ["fox ", "lazy\n", "猫", "  ", "😀", "x", "</s>"]
     long = ["".join(chance.choices(words, k=5003)), "𠮷" * 8191 + " ab" * 7]
     expected = [[tokenizer.encode(text), tokenizer.encode(text, special=True)] for text in long]
-    assert [found[:2] for found in page.evaluate("texts", long)] == expected
+    assert [found[:2] for found in ask(page, "texts", long)] == expected
     frame, prompt = source_frame(tokenizer, into="ja"), target_prompt(tokenizer)
     names = source_languages(tokenizer), target_languages(tokenizer)
-    assert page.evaluate("languages('ja', null)") == json.loads(json.dumps([frame, prompt, *names, tokenizer.frame]))
+    assert ask(page, "languages", "ja", None) == to_json([frame, prompt, *names, tokenizer.frame])
     with pytest.raises(UsageError) as no_token:
         tokenizer.decode([tokenizer.size])
-    assert page.evaluate("fails", [tokenizer.size]) == ["RequestError", str(no_token.value)]
+    assert ask(page, "fails", [tokenizer.size]) == ["RequestError", str(no_token.value)]
     with pytest.raises(UsageError) as no_language:
         tokenizer.encode("", language="qqq")
-    assert page.evaluate("lacks", "qqq") == ["RequestError", str(no_language.value)]
+    assert ask(page, "lacks", "qqq") == ["RequestError", str(no_language.value)]
     texts = [*SENTENCES, *("".join(chance.choices(MARKS, k=chance.randrange(31))) for _ in range(307))]
-    assert page.evaluate("sentences", texts) == [sentences_of(text) for text in texts]
+    assert ask(page, "sentences", texts) == [sentences_of(text) for text in texts]
 
 
 MARKS = [
@@ -265,13 +276,13 @@ def test_languages_around_texts(page: Any) -> None:
         backend.add_special_tokens(["</s>", "en_XX", "ja_XX"])
         set_prefix_and_suffix(backend, before, after, {"begin": begin, "forced_begin": "en_XX"})
         tokenizer = Tokenizer(backend)
-        page.evaluate("open_", json.loads(json.dumps(tokenizer_data(tokenizer))))
+        ask(page, "open_", tokenizer_data(tokenizer))
         for into, source in ((None, None), ("ja_XX", "en_XX")):
             frame = source_frame(tokenizer, into=into, source_language=source)
             names = source_languages(tokenizer), target_languages(tokenizer)
             expected = [frame, target_prompt(tokenizer, into), *names, tokenizer.frame]
-            found = page.evaluate("both => languages(...both)", [into, source])
-            assert found == json.loads(json.dumps(expected)), (before, into)
+            found = ask(page, "languages", into, source)
+            assert found == to_json(expected), (before, into)
 
 
 def test_what_a_page_cannot_do_exactly_is_refused() -> None:
@@ -338,8 +349,7 @@ def test_patterns_match_as_in_the_library(page: Any) -> None:
         for behavior in ("isolated", "removed", "merged_with_next"):
             split = pre_tokenizers.Split(Regex(pattern), behavior)
             tokenizer = build(models.WordLevel({"<unk>": 0}, unk_token="<unk>"), pre_tokenizer=split)
-            step = tokenizer_data(tokenizer)
-            found = page.evaluate("([step, texts]) => splits(step, texts)", [json.loads(json.dumps(step)), texts])
+            found = ask(page, "splits", tokenizer_data(tokenizer), texts)
             assert found == [[piece for piece, _ in split.pre_tokenize_str(text)] for text in texts], (
                 pattern,
                 behavior,

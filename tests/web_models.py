@@ -64,6 +64,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "attention_scale": (None, 0.4),
     "score_cap": (None, 3.0),
     "norm": ("layer", "rms", "batch"),
+    "norm_epsilon": (1e-5, 0.01),
     "norm_bias": (True, True, False),
     "first_norm": (True, True, False),
     "norm_unit_offset": (False, False, True),
@@ -80,7 +81,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "scale_logits": (False, True),
     "logit_cap": (None, 5.0),
     "head": (None, None, None, "vector", "classes", "tags"),
-    "classifier_activation": (None, None, None, "tanh", "relu", "gelu"),
+    "classifier_activation": (None, None, None, "tanh", "relu", "gelu", "gelu_tanh", "silu"),
     "classifier_bias": (True, True, False),
     "classifier_norm": (False, False, True),
     "label_bias": (True, True, False),
@@ -90,7 +91,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 
 
 LABELS = ("a", "b", "c", "d", "e", "f", "g")
-TOGETHER = (("kind", "position"), ("kind", "placement"), ("kind", "head"), ("position", "pairing"))
+TOGETHER = (("kind", "position"), ("kind", "placement"), ("kind", "head"), ("position", "pairing"), ("experts", "bias"))
 ONLY_WITH = {
     **{"rotary": ("position", "rotary"), "sinusoidal": ("position", "sinusoidal")},
     **{"relative_buckets": ("position", "relative_bias"), "relative_max_distance": ("position", "relative_bias")},
@@ -143,7 +144,7 @@ def build_random(config: ModelConfig, precision: str) -> Model:
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            if tensor.ndim == 1:
+            if tensor.ndim == 1 or name.endswith("_bias"):
                 noise = torch.rand(tensor.shape, generator=generator)
                 # A batch norm divides by what was measured in training, so with random numbers vectors could grow.
                 tensor.copy_(9 + noise if name.endswith("variance") else noise + (0.5 if "gamma" in name else -0.5))
@@ -151,10 +152,12 @@ def build_random(config: ModelConfig, precision: str) -> Model:
 
 
 ENTRY = """
-import { Container } from "./container.js";
+import { Container, halfToFloat } from "./container.js";
 import { Model } from "./model.js";
+import { ACTIVATIONS, activate } from "./nn/activations.js";
+import { multiply } from "./nn/products.js";
 import { JavaScriptEngine } from "./session.js";
-window.modules = { Container, Model, JavaScriptEngine };
+window.modules = { Container, Model, JavaScriptEngine, halfToFloat, ACTIVATIONS, activate, multiply };
 """
 # Numbers travel as base64 of float32: page.evaluate would send a list of them as text.
 HELPERS = """
@@ -166,6 +169,7 @@ window.toBase64 = (array) => {
 };
 window.send = ({ shape, data }) => ({ shape, data: toBase64(data) });
 window.toBytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
+window.toFloats = (text) => new Float32Array(toBytes(text));
 window.openModel = (text) => new modules.Model(new modules.Container(toBytes(text)));
 """
 
@@ -186,7 +190,14 @@ def to_text(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
+def floats_to_text(numbers: Tensor) -> str:
+    return to_text(numbers.contiguous().numpy().tobytes())
+
+
+def text_to_floats(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.float32)
+
+
 def to_tensor(received: Mapping[str, Any]) -> Tensor:
     """A tensor that the page sent."""
-    numbers = torch.frombuffer(bytearray(base64.b64decode(received["data"])), dtype=torch.float32)
-    return numbers.view(received["shape"])
+    return text_to_floats(received["data"]).view(received["shape"])

@@ -17,6 +17,7 @@ heads = weights · values. Queries, keys, scores and the inside of experts can b
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -30,12 +31,13 @@ from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.record_check import check_same, debug_enabled
 from chumoku.nn.tap import Tape, addresses, edit, select
-from chumoku.probe.forward_pass import Tokens, final_output, make_input, run_model
+from chumoku.probe.forward_pass import ModelInput, Tokens, final_output, make_input, run_model
 
 Edit = Callable[[Tensor], Tensor]
 PARTS = ("**.heads", "**.feedforward.output")  # what `ablate` switches off by default
 RECOMPUTED = ("weights", "values")
 BY_HEAD = ("heads", *RECOMPUTED)  # tensors with a matrix for each head
+MAX_TOGETHER, MAX_LOGITS = 32, 1 << 25  # parts that `ablate` switches off in one batch, and numbers in its output
 
 
 class Change(NamedTuple):
@@ -60,6 +62,10 @@ class Change(NamedTuple):
     @property
     def effect(self) -> float:
         return float(self.effects.mean())
+
+    def mean_effect(self, positions: Sequence[int]) -> float:
+        """The mean effect over these positions; vectors have no positions."""
+        return self.effect if self.before.ndim == 2 else float(self.effects[:, list(positions)].mean())
 
 
 class Replacement(NamedTuple):
@@ -123,31 +129,65 @@ def ablate(
     *parts: str,
     source: Tokens | None = None,
     by: Literal["zero", "mean"] = "zero",
+    positions: Sequence[int] | None = None,
     debug: bool | None = None,
 ) -> list[Effect]:
     """Switch each part off in turn, and return the effects, largest first.
 
     parts: addresses or patterns; at an address …heads each head is one part. Default: every head and feed-forward.
     by: "zero" replaces a part by zeros, "mean" by its mean over the positions.
+    positions: an effect is the mean over these positions, for example those of a generated text. Default: over all.
     """
     if by not in ("zero", "mean"):
         raise UsageError(f"by='{by}' is unknown: use 'zero' or 'mean'.")
     model = unwrap_compiled(model)
     inputs = make_input(model, tokens, source)
-    before = run_model(model, inputs)
     targets = select(addresses(model), parts or PARTS)
     if debug_enabled(debug):
+        before = run_model(model, inputs)
         with apply_edits(model, dict.fromkeys(targets, _same)):
             check_same(before, run_model(model, inputs), "with nothing switched off")
+    off, in_rows = _zero if by == "zero" else _mean, set(select(addresses(model), PARTS))
+    every = [
+        (address, head)
+        for address in targets
+        for head in (range(model.config.heads) if _name(address) == "heads" else (None,))
+    ]
+    together, step = [part for part in every if part[0] in in_rows], _rows_together(model, inputs)
+    groups = [together[start : start + step] for start in range(0, len(together), step)]
     effects = []
-    for address in targets:
-        heads: Sequence[int | None] = range(model.config.heads) if _name(address) == "heads" else (None,)
-        for head in heads:
-            off = _make_edit(_zero if by == "zero" else _mean, address, heads=None if head is None else [head])
-            with apply_edits(model, {address: off}):
-                change = Change(final_output(before), final_output(run_model(model, inputs)))
-            effects.append(Effect(address, head, change.effect))
+    for group in [*groups, *([part] for part in every if part[0] not in in_rows)]:
+        edits = [(one, _make_edit(off, one, heads=None if head is None else [head])) for one, head in group]
+        for (address, head), change in zip(group, _changes(model, edits, inputs), strict=True):
+            mean = change.effect if positions is None else change.mean_effect(positions)
+            effects.append(Effect(address, head, mean))
     return sorted(effects, key=lambda one: -one.effect)
+
+
+def _rows_together(model: Model, inputs: ModelInput) -> int:
+    """How many parts `ablate` switches off in one batch, so that its logits stay small."""
+    width = model.config.vocabulary if model.config.predicts_tokens else model.config.width
+    return max(1, min(MAX_TOGETHER, MAX_LOGITS // (inputs.tokens.numel() * width) - 1))
+
+
+def _changes(model: Model, edits: Sequence[tuple[str, Edit]], inputs: ModelInput) -> list[Change]:
+    """The change by each edit of an address. Several are rows of one batch, whose first rows are not edited."""
+    if len(edits) == 1:
+        before = final_output(run_model(model, inputs))
+        with apply_edits(model, dict(edits)):
+            return [Change(before, final_output(run_model(model, inputs)))]
+    copies = len(edits) + 1
+
+    def edit_rows(address: str, tensor: Tensor) -> Tensor:
+        first, *others = tensor.chunk(copies)
+        pairs = zip(edits, others, strict=True)
+        return torch.cat([first, *(change(rows) if one == address else rows for (one, change), rows in pairs)])
+
+    source = None if inputs.source is None else inputs.source.repeat(copies, 1)
+    with apply_edits(model, {address: functools.partial(edit_rows, address) for address, _ in edits}):
+        output = final_output(run_model(model, ModelInput(inputs.tokens.repeat(copies, 1), source)))
+    first, *others = output.chunk(copies)
+    return [Change(first, one) for one in others]
 
 
 @contextlib.contextmanager

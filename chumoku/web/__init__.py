@@ -5,6 +5,7 @@
 Python, in this folder                                     JavaScript, in chumoku/viewer/in_page/
 
     container.py        model, tokenizers → bytes          container.js         bytes → config, tensors, tokenizers
+    derived_settings.py config, frequencies, buckets
     build_wasm.py       native/step.cpp → wasm/step.wasm   wasm/                the fast engine
                                                            nn/, model.js        its twin in plain JavaScript
     tokenizer_data.py   what a tokenizer needs             tokenizers/, text/   text ↔ tokens, sentences

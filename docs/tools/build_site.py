@@ -7,6 +7,7 @@ FOLDER/en, FOLDER/ja  the pages, with their own search
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from quote import ROOT, DocsError
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
 from sphinx.util.docutils import docutils_namespace, patch_docutils
+from translations import read_translations
 
 START = """<!doctype html>
 <html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>chumoku</title>
@@ -42,9 +44,6 @@ def build_language(language: str, work: Path, out: Path) -> None:
     for name, text in assemble(language).items():
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_text(text, encoding="utf-8")
-    pictures = DOCS / "pictures"
-    if pictures.is_dir():
-        shutil.copytree(pictures, sources / "pictures")
     warnings = io.StringIO()
     with patch_docutils(str(DOCS)), docutils_namespace():
         app = Sphinx(
@@ -56,7 +55,17 @@ def build_language(language: str, work: Path, out: Path) -> None:
         app.build()
     if warnings.getvalue():
         raise DocsError(f"Sphinx, {language}:\n{warnings.getvalue()}")
-    shutil.rmtree(out / "_sources", ignore_errors=True)
+    if language == "ja":
+        translate_theme(out)
+
+
+def translate_theme(out: Path) -> None:
+    """Replace the English words that the theme writes into every page, in texts and attributes."""
+    words = read_translations("theme")
+    pattern = re.compile(rf"""(?<=[">])(\s*)({"|".join(map(re.escape, words))})(?=\s*["<])""")
+    for file in out.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(pattern.sub(lambda found: found[1] + words[found[2]], text), encoding="utf-8")
 
 
 def main() -> None:

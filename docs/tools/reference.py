@@ -1,4 +1,4 @@
-"""The parts of the documentation that are made from the code: recipe keys, commands, addresses, errors, API, layers."""
+"""The parts of the documentation that are made from the code: recipe keys, commands, addresses, errors, API …"""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from translations import translate
 from chumoku import errors
 from chumoku.cli import app
 from chumoku.cli.shared import KNOWN, OR_MODEL
-from chumoku.training.recipe import OPTIONAL_TABLES
+from chumoku.models.config import ModelConfig
+from chumoku.training.recipe import OPTIONAL_TABLES, TABLES
 from chumoku.training.recipe_keys import REQUIRED, UNSET, RecipeKey, list_keys
 
 WORDS = {
     "en": {"key": "key", "default": "default", "meaning": "meaning", "comma": ", ", REQUIRED: REQUIRED},
     "ja": {"key": "キー", "default": "既定値", "meaning": "意味", "comma": "、", REQUIRED: "必須"},
 }
+ALIAS_WORDS = {"en": ["key here", "names elsewhere"], "ja": ["ここでのキー", "ほかのライブラリでの名前"]}
 LAYER_WORDS = {"en": ["rank", "packages and modules"], "ja": ["段", "パッケージとモジュール"]}
 OPTIONAL = {"en": " (optional)", "ja": "（なくてもよい）"}
 COMMAND_WORDS = {
@@ -117,6 +119,15 @@ def generate_errors(language: str) -> str:
     return make_table([words["error"], words["exit"], words["also"], WORDS[language]["meaning"]], rows)
 
 
+def generate_aliases(language: str) -> str:
+    """Names of other libraries, and the keys that they have here: those that an error message suggests."""
+    rows: dict[str, list[str]] = {}
+    for table, cls in {"model": ModelConfig, **TABLES}.items():
+        for theirs, ours in cls.ALIASES.items():
+            rows.setdefault(f"{table}.{ours}", []).append(code(theirs))
+    return make_table(ALIAS_WORDS[language], ([code(ours), ", ".join(theirs)] for ours, theirs in rows.items()))
+
+
 def generate_layers(language: str) -> str:
     """A row for each rank of packages, the highest first, from the test that checks the imports."""
     tree = ast.parse((ROOT / "tests" / "test_layout.py").read_text(encoding="utf-8"))
@@ -136,4 +147,5 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "errors": generate_errors,
     "api": generate_api,
     "layers": generate_layers,
+    "aliases": generate_aliases,
 }

@@ -4,6 +4,7 @@ PromptRequest  model, text, target, new      the base of all but RunLook
 Look           maps, layer, lens             Tensor   address, row, head
 Block          part, layer, head, place      Next     count
 Ablate         off                           Patch    other, replace
+Effects        part, layer
 RunLook        checkpoint, map, layer, head
 """
 
@@ -90,6 +91,11 @@ class Replacement(Strict):
 class Patch(PromptRequest):
     other: Text
     replace: Annotated[list[Replacement], Field(min_length=1, max_length=64)]
+
+
+class Effects(PromptRequest):
+    part: Stack
+    layer: Layer
 
 
 class RunLook(Strict):

@@ -4,7 +4,7 @@
     tokens        the tokens of the texts                     addresses      all recordable tensors
     tensor        the first 64 × 64 numbers at an address     next_tokens    the most likely next tokens, with logits
     block         one head's computation at one position      ablate         the output with parts switched off
-    patch         the output with values of another text
+    patch         the output with values of another text      effects        of every head of a layer switched off alone
 
 Each function runs the model, so the server calls it in the worker thread. It calls `check_interrupt` before each
 generated token and each layer of the lens, which may raise an exception to stop it. A response has at most about 8 MB.
@@ -29,6 +29,7 @@ from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
 from chumoku.probe.forward_pass import check_head, check_layer, final_output, run_and_record
 from chumoku.probe.json_values import json_number, json_numbers
 from chumoku.probe.patching import Change, Replacement, compare_edited, compare_without, copy_places, switch_off
+from chumoku.probe.patching import ablate as measure_effects
 from chumoku.probe.snapshot import LookInput, most_likely, predicted_positions, take_snapshot
 from chumoku.probe.tensor_table import check_address, read_table
 from chumoku.server.look import schemas as schemas
@@ -37,6 +38,7 @@ from chumoku.server.token_text import label_tokens
 
 SHOWN_VALUES = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
+SWITCHABLE = ("attention.heads", "cross_attention.heads", "feedforward.output")  # of a block
 SIDE = 64  # maximal number of rows and columns shown
 
 
@@ -224,6 +226,40 @@ def _describe_change(pipeline: Pipeline, change: Change, prompt: LookInput) -> d
         "places": [{"place": place, "bits": json_number(part)} for place, part in zip(places, effects, strict=False)],
         "measure": "bits" if by_place else "cosine",
     }
+
+
+def effects(
+    pipeline: Pipeline, request: schemas.Effects, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
+    """How much the output changes without each head of a layer, and without its feed-forward; measured as in `ablate`.
+
+    A request is about one layer, so that its work is bounded and the page can show its progress.
+    """
+    check_layer(pipeline.config, request.layer, request.part)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    known, block = tap.addresses(pipeline.model), f"{request.part}.blocks.{request.layer}"
+    parts = [name for one in SWITCHABLE if (name := f"{block}.{one}") in known]
+    places = _predicted_places(pipeline, prompt)
+    found = measure_effects(pipeline.model, prompt.tokens, *parts, source=prompt.source, positions=places)
+    has_logits = pipeline.config.head_kind in ("next", "masked", "tags")  # others have one vector for the text
+    return {
+        "effects": [
+            {
+                "part": {"part": request.part, "layer": request.layer, **_describe_part(one.address, one.head)},
+                "effect": json_number(one.effect / math.log(2) if has_logits else one.effect),
+            }
+            for one in found
+        ],
+        "measure": "bits" if has_logits else "cosine",
+        "notices": notices,
+    }
+
+
+def _describe_part(address: str, head: int | None) -> dict[str, Any]:
+    """The fields of `schemas.Part` that name a head or a feed-forward."""
+    if head is None:
+        return {"feedforward": True}
+    return {"head": head, "cross": True} if "cross_attention" in address else {"head": head}
 
 
 def _find_switched_off(pipeline: Pipeline, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:

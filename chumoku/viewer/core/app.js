@@ -14,6 +14,7 @@
 import { el } from "./dom.js";
 import { makeFrame } from "./frame.js";
 import { addStrings, language, onLanguage, t } from "./i18n.js";
+import { scrollToMiddle } from "./overflow.js";
 import { strings } from "./strings.js";
 import { startSwitches } from "./switches.js";
 
@@ -51,6 +52,7 @@ async function show() {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  scrollToMiddle(byId("views"), byId("views").querySelector("[aria-current]"));
   let module;
   try {
     module = await backEnd.loadView(name);

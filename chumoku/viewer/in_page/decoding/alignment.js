@@ -32,5 +32,6 @@ function meanOverHeads(layers, t) {
 function mostLikely(logits, tokenizer) {
   const normalizer = logSumExp(logits);
   const best = rankRow(logits, new Set(), Math.min(CANDIDATES, logits.length));
-  return best.map(({ logit, token }) => ({ id: token, text: tokenizer.label(token), probability: Math.exp(logit - normalizer) }));
+  const probability = (logit) => Math.exp(logit - normalizer);
+  return best.map(({ logit, token }) => ({ id: token, text: tokenizer.label(token), probability: probability(logit) }));
 }

@@ -17,7 +17,8 @@ export class Tree {
       const parent = this.rows[row];
       const before = parent >= 0 ? this.nodes[parent].score : 0;
       found.set(`${row} ${token}`, this.nodes.length);
-      this.nodes.push({ parent, token, logprob: total - before, score: total, step, state: ended[nth] ? "ended" : "dropped" });
+      const state = ended[nth] ? "ended" : "dropped";
+      this.nodes.push({ parent, token, logprob: total - before, score: total, step, state });
     });
     this.rows = kept.map(({ row, token }) => found.get(`${row} ${token}`) ?? -1);
   }

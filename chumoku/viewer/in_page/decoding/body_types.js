@@ -14,9 +14,11 @@ export function number({ min = -Infinity, above = -Infinity, max = Infinity } = 
 /** An object whose values all have this type. */
 export function record(type, { max }) {
   return (value) => {
-    if (typeof value !== "object" || value === null || Array.isArray(value)) return wrong("input should be a valid dictionary");
+    const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
+    if (!isObject) return wrong("input should be a valid dictionary");
     const entries = Object.entries(value);
-    if (entries.length > max) return wrong(`dictionary should have at most ${max} items after validation, not ${entries.length}`);
+    const limit = `dictionary should have at most ${max} items after validation`;
+    if (entries.length > max) return wrong(`${limit}, not ${entries.length}`);
     return entries.flatMap(([name, one]) => type(one).map(({ path, message }) => ({ path: `.${name}${path}`, message })));
   };
 }

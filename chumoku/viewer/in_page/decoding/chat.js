@@ -6,14 +6,13 @@
 // tokens of their own; what a user types stays ordinary text. Turns that do not fit the context are left out: the oldest
 // first, never the system message.
 import { RequestError } from "../errors.js";
-import { fixSurrogates, SPACES, trimEnd } from "../text/characters.js";
+import { fixSurrogates, trimEnd, trimStart } from "../text/characters.js";
+import { formatCount } from "./served_model.js";
 
-const START = new RegExp(`^[${SPACES}]+`);
 const ROLES = ["system", "user", "assistant"];
 const MONTHS = "January February March April May June July August September October November December".split(" ");
 const THINK = "</think>";
 
-export const trimStart = (text) => text.replace(START, "");
 const trimNewlines = (text) => text.replace(/^\n+/, "");
 const afterThoughts = (text) => text.slice(text.includes(THINK) ? text.lastIndexOf(THINK) + THINK.length : 0);
 
@@ -71,8 +70,9 @@ function checkPattern({ refusals, blank }, system, turns) {
   if (system !== null && refusals.system) refuse(refusals.system);
   const inTurn = turns.every(({ role }, place) => role === ["user", "assistant"][place % 2]);
   if (refusals.turns && !inTurn) refuse(refusals.turns);
-  const texts = [...(system === null ? [] : [system]), ...turns.filter((one) => one.role === "user").map((one) => one.content)];
-  if (!blank && texts.some(isBlank)) refuse("This page cannot render a system or user message without text. Leave it out.");
+  const blanks = turns.filter(({ role, content }) => role === "user" && isBlank(content));
+  if (!blank && (blanks.length || (system !== null && isBlank(system))))
+    refuse("This page cannot render a system or user message without text. Leave it out.");
 }
 
 /** The tokens of a prompt; special tokens come only from its marks. */
@@ -121,8 +121,8 @@ export function fitPrompt(pattern, tokenizer, messages, most) {
   tokens = encode(starts[high]);
   if (tokens.length <= most) return { tokens, dropped: starts[high] };
   const message =
-    `The last message alone makes a prompt of ${tokens.length.toLocaleString("en")} tokens, but only ${most.toLocaleString("en")} ` +
-    "fit beside a reply. Shorten it or the system message, ask for a shorter reply, or use a model with a larger context.";
+    `The last message alone makes a prompt of ${formatCount(tokens.length)} tokens, but only ${formatCount(most)} fit ` +
+    "beside a reply. Shorten it or the system message, ask for a shorter reply, or use a model with a larger context.";
   throw new RequestError(message, { param: "messages", code: "context_length_exceeded" });
 }
 

@@ -2,7 +2,7 @@
 //
 //   body → plan → events of tokens → pieces of text → response or chunks
 import { RequestError } from "../errors.js";
-import { trimStart } from "./chat.js";
+import { trimStart } from "../text/characters.js";
 import { generate } from "./generate.js";
 import { planChat, planCompletion } from "./plan.js";
 import { GeneratedText, makeChoice, makeChunkChoice, makeHeader, makeUsage } from "./responses.js";

@@ -8,7 +8,7 @@ import { likelihood } from "./logprobs.js";
 import { INVALID, Sampler } from "./sampling.js";
 
 const CHUNK = 32; // prompt tokens that are read before others may have a turn
-const MIN_CAPACITY = 64;
+const MIN_CAPACITY = 512; // positions: a conversation grows
 const kept = new WeakMap(); // engine → { session, tokens: those it has read, capacity }
 
 /** The events of a text: { token, finished, likelihood, cached }; finished is null, "end", "length" or "failed", and

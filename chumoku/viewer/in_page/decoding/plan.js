@@ -10,6 +10,7 @@ const COMPLETION_TOKENS = 128;
 const CHAT_TOKENS = 512;
 const LIMITS = { max_tokens: 4096, max_completion_tokens: 4096, min_tokens: 4096, logprobs: 20, top_logprobs: 20, stop: 8 };
 const MAX_STOP_CHARACTERS = 256;
+const TOO_LONG = "context_length_exceeded";
 const CHOSEN = ["temperature", "top_k", "top_p", "min_p"];
 const count = optional(integer({ min: 1, max: 1 << 20 }));
 const stop = text({ min: 1, max: 4096 });
@@ -42,6 +43,10 @@ const CHAT = {
   top_logprobs: optional(integer({ min: 0, max: 100 })),
 };
 
+function refuse(message, param, code = null) {
+  throw new RequestError(message, { param, code });
+}
+
 /** { request, stop, trim, dropped, usage } of a body of /v1/completions. */
 export function planCompletion(runtime, given) {
   const body = check(runtime, COMPLETION, given);
@@ -64,8 +69,9 @@ export function planChat(runtime, given) {
   const body = check(runtime, CHAT, given);
   const { generation, tokenizer } = runtime;
   if (body.top_logprobs !== null && !body.logprobs)
-    throw new RequestError("The field 'top_logprobs' requires logprobs to be true.", { param: "top_logprobs" });
-  if (!generation.chat) throw new RequestError(generation.chat_notice ?? "This model has no chat template; it can only complete texts.", { param: "messages" });
+    refuse("The field 'top_logprobs' requires logprobs to be true.", "top_logprobs");
+  if (!generation.chat)
+    refuse(generation.chat_notice ?? "This model has no chat template; it can only complete texts.", "messages");
   const { pattern, ends, forbidden } = generation.chat;
   const room = body.max_completion_tokens ?? body.max_tokens ?? CHAT_TOKENS;
   checkMessages(body.messages);
@@ -89,14 +95,14 @@ function check(runtime, schema, given) {
   for (const [name, limit] of Object.entries(LIMITS)) {
     const value = name === "stop" ? stopStrings(body).length : body[name];
     if (!(value > limit) || typeof value === "boolean") continue;
-    const message = `'${name}' is limited to ${formatCount(limit)} in this page; the request asks for ${formatCount(value)}.`;
-    throw new RequestError(message, { param: name });
+    refuse(`'${name}' is limited to ${formatCount(limit)} in this page; the request asks for ${formatCount(value)}.`, name);
   }
   const long = stopStrings(body).find((one) => [...one].length > MAX_STOP_CHARACTERS);
-  if (long) throw new RequestError(`A stop string has ${formatCount([...long].length)} characters; the limit is ${MAX_STOP_CHARACTERS}.`, { param: "stop" });
+  if (long)
+    refuse(`A stop string has ${formatCount([...long].length)} characters; the limit is ${MAX_STOP_CHARACTERS}.`, "stop");
   requireModel(runtime, body.model, "decoder", "cannot generate text");
   if (body.stream_options && !body.stream)
-    throw new RequestError("The field 'stream_options' requires stream to be true.", { param: "stream_options" });
+    refuse("The field 'stream_options' requires stream to be true.", "stream_options");
   return body;
 }
 
@@ -109,10 +115,11 @@ function encodePrompt({ model, tokenizer }, prompt) {
   const found = [...tokenizer.prefixAndSuffix[0], ...tokenizer.encode(prompt)];
   if (!found.length && edge !== null) found.push(edge);
   if (!found.length)
-    throw new RequestError("An empty prompt needs an end or begin token to start from, and this tokenizer has neither.", { param: "prompt" });
+    refuse("An empty prompt needs an end or begin token to start from, and this tokenizer has neither.", "prompt");
   if (found.length > model.config.context) {
-    const size = `The prompt has ${formatCount(found.length)} tokens, and this model reads ${formatCount(model.config.context)} at most.`;
-    throw new RequestError(`${size} Shorten it, or use a model with a larger context.`, { param: "prompt", code: "context_length_exceeded" });
+    const most = `this model reads ${formatCount(model.config.context)} at most`;
+    const size = `The prompt has ${formatCount(found.length)} tokens, and ${most}.`;
+    refuse(`${size} Shorten it, or use a model with a larger context.`, "prompt", TOO_LONG);
   }
   return found;
 }
@@ -121,24 +128,23 @@ function encodePrompt({ model, tokenizer }, prompt) {
 function checkFits({ model, generation }, { prompt, sampling }) {
   const { vocabulary } = model.config;
   const room = longest(model, generation.context);
-  if (prompt.length > room) {
-    const message = `The prompt has ${formatCount(prompt.length)} tokens; at most ${formatCount(room)} fit. Shorten it.`;
-    throw new RequestError(message, { param: "prompt", code: "context_length_exceeded" });
-  }
-  if (prompt.some((token) => token >= vocabulary)) throw new RequestError(`Token ids must be from 0 to ${vocabulary - 1}.`, { param: "prompt" });
+  const size = `The prompt has ${formatCount(prompt.length)} tokens; at most ${formatCount(room)} fit.`;
+  if (prompt.length > room) refuse(`${size} Shorten it.`, "prompt", TOO_LONG);
+  if (prompt.some((token) => token >= vocabulary)) refuse(`Token ids must be from 0 to ${vocabulary - 1}.`, "prompt");
   const wrong = Object.keys(sampling.bias).find((name) => !/^\d+$/.test(name) || Number(name) >= vocabulary);
   if (wrong === undefined) return;
   const reason = /^\d+$/.test(wrong)
     ? `The field 'logit_bias' names token ${wrong}; token ids are from 0 to ${vocabulary - 1}.`
     : `The keys of 'logit_bias' must be token ids; '${wrong}' is not a number.`;
-  throw new RequestError(reason, { param: "logit_bias" });
+  refuse(reason, "logit_bias");
 }
 
 /** How tokens are chosen; what a request leaves out is the model's default. Without a seed, the seed is random. */
 export function samplingOf(body, { sampling }) {
   const off = { top_k: 0, top_p: 1, min_p: 0 };
   const given = [...CHOSEN, "repetition_penalty"].filter((name) => body[name] !== null);
-  const chosen = { ...sampling.model, ...Object.fromEntries(given.map((name) => [name, body[name] === off[name] ? null : body[name]])) };
+  const explicit = given.map((name) => [name, body[name] === off[name] ? null : body[name]]);
+  const chosen = { ...sampling.model, ...Object.fromEntries(explicit) };
   if (!CHOSEN.some((name) => name in chosen)) chosen.min_p = sampling.min_p;
   return {
     ...{ temperature: sampling.temperature, top_p: sampling.top_p, repetition_penalty: 1 },

@@ -2,7 +2,7 @@
 //
 //   completion   choices[0]: text, logprobs { tokens, token_logprobs, top_logprobs, text_offset }, finish_reason
 //   chat         choices[0]: message or delta { role, content }, logprobs { content: [token, logprob, bytes, top] }, …
-import { trimStart } from "./chat.js";
+import { trimStart } from "../text/characters.js";
 
 const BYTES_PREFIX = "bytes:"; // of the text of a token that is a part of a character
 const countCharacters = (text) => [...text].length;
@@ -48,7 +48,8 @@ export class GeneratedText {
 
 /** The header of a response or a chunk. */
 export function makeHeader(model, { chat, stream, usage = false }) {
-  const number = crypto.getRandomValues(new Uint32Array(3)).reduce((text, word) => text + word.toString(16).padStart(8, "0"), "");
+  const words = [...crypto.getRandomValues(new Uint32Array(3))];
+  const number = words.map((word) => word.toString(16).padStart(8, "0")).join("");
   const object = chat ? (stream ? "chat.completion.chunk" : "chat.completion") : "text_completion";
   const id = (chat ? "chatcmpl-" : "cmpl-") + number;
   return { id, created: Math.floor(Date.now() / 1000), model, ...(stream && usage ? { usage: null } : {}), object };
@@ -56,14 +57,16 @@ export function makeHeader(model, { chat, stream, usage = false }) {
 
 /** The choice of a complete response. */
 export function makeChoice(chat, text) {
-  const rest = { logprobs: chat ? chatLogprobs(text.logprobs) : completionLogprobs(text.logprobs, text), finish_reason: text.finishReason };
+  const logprobs = chat ? chatLogprobs(text.logprobs) : completionLogprobs(text.logprobs, text);
+  const rest = { logprobs, finish_reason: text.finishReason };
   if (!chat) return { index: 0, text: text.text, ...rest };
   return { index: 0, message: { role: "assistant", content: text.text, refusal: null }, ...rest };
 }
 
 /** The choice of a chunk: what a piece added. */
-export function makeChunkChoice(chat, piece, text, logprobs) {
-  const rest = { logprobs: chat ? chatLogprobs(logprobs) : completionLogprobs(logprobs, text), finish_reason: piece.finishReason };
+export function makeChunkChoice(chat, piece, text, released) {
+  const logprobs = chat ? chatLogprobs(released) : completionLogprobs(released, text);
+  const rest = { logprobs, finish_reason: piece.finishReason };
   if (!chat) return { index: 0, text: piece.text, ...rest };
   return { index: 0, delta: piece.text ? { content: piece.text } : {}, ...rest };
 }

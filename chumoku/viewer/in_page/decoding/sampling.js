@@ -60,7 +60,8 @@ export function draw(logits, options, random) {
   if (!Number.isFinite(best)) return INVALID;
   if (options.temperature < SMALLEST) return first;
   const weights = new Float64Array(logits.length);
-  for (let token = 0; token < logits.length; token++) weights[token] = Math.exp((logits[token] - best) / options.temperature);
+  for (let token = 0; token < logits.length; token++)
+    weights[token] = Math.exp((logits[token] - best) / options.temperature);
   const kept = keepTokens(logits, weights, options);
   const goal = random() * sum(kept, weights);
   let reached = 0;

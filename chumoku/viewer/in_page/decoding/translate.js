@@ -7,6 +7,7 @@
 // server/translate.py and decoding/translate.py.
 import { RequestError } from "../errors.js";
 import { boolean, checkBody, either, integer, list, optional, text } from "../request_body.js";
+import { trimStart } from "../text/characters.js";
 import { keepWords, restoreWords } from "../text/kept_words.js";
 import { sourceFrame, targetPrompt } from "../text/languages.js";
 import { joinSentences, splitSentences } from "../text/sentences.js";
@@ -21,7 +22,7 @@ const MAX_TEXTS = 64;
 const MAX_NEW_TOKENS = 4096;
 const WIDEST_TREE = 8;
 const LONGEST_ALIGNED = 512; // source tokens: the alignment has a cell for every pair of tokens
-const BATCH_TOKENS = 2048; // of sentences that are searched together: rows × longest × beam
+const BATCH_TOKENS = 1024; // of sentences that are searched together: rows × longest × beam
 const STAND_IN_CHARACTERS = "BKPRT23456";
 const language = text({ min: 1, max: 64 });
 const TRANSLATION = {
@@ -64,12 +65,13 @@ function checkLimits(body, texts) {
   };
   if (texts.length > MAX_TEXTS) refuse(`${texts.length} texts were given; the limit is ${MAX_TEXTS}.`, "text");
   texts.forEach((one, place) => {
-    if (!one.trim()) refuse(`Text ${place + 1} is empty.`, "text");
+    if (!trimStart(one)) refuse(`Text ${place + 1} is empty.`, "text");
   });
   if (body.n > body.beam) refuse(`n is ${body.n}, but it must be at most beam, which is ${body.beam}.`, "n");
   if (body.tree && (texts.length > 1 || body.beam > WIDEST_TREE))
     refuse(`tree requires one text and a beam of at most ${WIDEST_TREE}.`, "tree");
-  if ((body.max_tokens ?? 1) > MAX_NEW_TOKENS) refuse(`max_tokens must be at most ${formatCount(MAX_NEW_TOKENS)}.`, "max_tokens");
+  if ((body.max_tokens ?? 1) > MAX_NEW_TOKENS)
+    refuse(`max_tokens must be at most ${formatCount(MAX_NEW_TOKENS)}.`, "max_tokens");
 }
 
 /** { split: [{ sources, sentences }], begin }: the sentences of each text as tokens, and what a translation begins with. */
@@ -119,8 +121,8 @@ function checkText({ sources, sentences }, place, body) {
     throw new RequestError(`Text ${place + 1} has no token that this model knows. Use another text.`, { param: "text" });
   const tokens = sources.reduce((total, source) => total + source.length, 0);
   if (!body.alignment || sources.length < 2 || tokens <= LONGEST_ALIGNED) return;
-  const message = `Text ${place + 1} has ${formatCount(tokens)} tokens; a text of several sentences is aligned up to ${LONGEST_ALIGNED}.`;
-  throw new RequestError(message, { param: "alignment" });
+  const limit = `a text of several sentences is aligned up to ${LONGEST_ALIGNED}`;
+  throw new RequestError(`Text ${place + 1} has ${formatCount(tokens)} tokens; ${limit}.`, { param: "alignment" });
 }
 
 /** Run a function; its errors name the field that is wrong. */
@@ -136,29 +138,33 @@ function withParam(param, run) {
 /** The hypotheses of each source; none for an empty one. */
 async function searchAll({ engine, model, tokenizer, generation }, sources, { body, begin, check, trees }) {
   const { end } = tokenizer.roles;
-  if (!begin.length || end === null) throw new RequestError("Translation needs a begin token and an end token; this tokenizer does not have both.");
+  if (!begin.length || end === null)
+    throw new RequestError("Translation needs a begin token and an end token; this tokenizer does not have both.");
   const before = begin.length - 1; // tokens that take a place besides those that are counted by the limit
   const found = sources.map(() => []);
   const lengths = sources.map((source) => source.length);
-  for (const numbers of trees.length ? lengths.map((length, number) => (length ? [number] : [])) : groupByLength(lengths, body.beam)) {
-    if (!numbers.length) continue;
+  const most = trees.length ? 0 : BATCH_TOKENS; // each tree has a search of its own
+  for (const numbers of groupByLength(lengths, body.beam, most)) {
     const some = numbers.map((number) => sources[number]);
     const limits = some.map((source) => longest(model, before + (body.max_tokens ?? 2 * source.length + 20)) - before);
-    const { forbidden } = generation;
-    const options = { end, beam: body.beam, best: body.n, lengthPenalty: body.length_penalty, forbidden, limits, minNewTokens: 0 };
-    const rows = await search(engine, some.map(() => begin), some, { rules: options, check, tree: trees[numbers[0]] ?? null });
+    const rules = {
+      ...{ end, beam: body.beam, best: body.n, lengthPenalty: body.length_penalty },
+      ...{ forbidden: generation.forbidden, limits, minNewTokens: 0 },
+    };
+    const tree = trees[numbers[0]] ?? null;
+    const rows = await search(engine, some.map(() => begin), some, { rules, check, tree });
     numbers.forEach((number, place) => (found[number] = rows[place]));
   }
   return found;
 }
 
-/** Groups of sentences of similar length, longest first, with rows × longest × beam ≤ BATCH_TOKENS where possible. */
-function groupByLength(lengths, beam) {
+/** Groups of sentences of similar length, longest first, with rows × longest × beam ≤ `most` where possible. */
+function groupByLength(lengths, beam, most) {
   const order = [...lengths.keys()].filter((number) => lengths[number]).sort((a, b) => lengths[b] - lengths[a]);
   const groups = [];
   for (const number of order) {
     const group = groups.at(-1);
-    if (group && (group.length + 1) * lengths[group[0]] * beam <= BATCH_TOKENS) group.push(number);
+    if (group && (group.length + 1) * lengths[group[0]] * beam <= most) group.push(number);
     else groups.push([number]);
   }
   return groups;
@@ -189,7 +195,8 @@ async function describeHypothesis({ model, tokenizer }, source, one, { memory, b
   const tokens = labels.map((label, place) => ({ ...label, logprob: one.logprobs[place] }));
   const hypothesis = { text: tokenizer.decode(one.tokens), score: one.score, tokens };
   if (memory === null) return hypothesis;
-  return { ...hypothesis, ...(await align(model, source, one.tokens, { memory, begin, count: tokens.length, tokenizer, check })) };
+  const options = { memory, begin, count: tokens.length, tokenizer, check };
+  return { ...hypothesis, ...(await align(model, source, one.tokens, options)) };
 }
 
 /** One hypothesis for a text from those of its sentences; null for a sentence without text. */

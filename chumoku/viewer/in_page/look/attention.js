@@ -114,7 +114,8 @@ export function packMap({ key, weights, rows, columns }, firstLayer) {
 }
 
 function packWeights(weights) {
-  const integers = Uint16Array.from(weights, (weight) => Math.round(Math.min(1, Math.max(0, weight || 0)) * MAX_UINT16));
+  const integers = new Uint16Array(weights.length);
+  for (let at = 0; at < weights.length; at++) integers[at] = Math.round(Math.min(1, Math.max(0, weights[at] || 0)) * MAX_UINT16);
   return base64(new Uint8Array(integers.buffer));
 }
 

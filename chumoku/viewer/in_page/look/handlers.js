@@ -9,7 +9,8 @@
 import { RequestError } from "../errors.js";
 import { traceBlock } from "./block.js";
 import { checkHead, checkLayer, predictsTokens } from "./checks.js";
-import { jsonNumber, jsonNumbers, logSumExp, norm, row, rows, topIndices } from "./numbers.js";
+import { lastLogits } from "./generation.js";
+import { jsonNumber, jsonNumbers, logSumExp, norm, rows, topIndices } from "./numbers.js";
 import { generatedText, longest, MAX_TOKENS_ONE_LAYER, promptFromRequest, sourceTokens } from "./prompt.js";
 import { Block, checkRequest, Look, Next, PromptRequest, Tensor } from "./schemas.js";
 import { takeSnapshot } from "./snapshot.js";
@@ -102,8 +103,7 @@ export async function nextTokens(runtime, body, check) {
     const head = model.config.labels === null ? "" : ` with the head '${model.config.head}'`;
     throw new RequestError(`A model of kind '${model.kind}'${head} predicts no next token. Use a decoder or an encoder-decoder.`);
   }
-  const { output } = await model.forward({ tokens: prompt.tokens, source: prompt.source, check });
-  const logits = row(output, output.shape[0] - 1);
+  const logits = await lastLogits(runtime, prompt, check);
   const best = topIndices(logits, request.count);
   const isBest = new Set(best);
   return {

@@ -1,13 +1,14 @@
-// Two looks at a model that is changed: functions from a request to the server's JSON.
+// Looks at a model that is changed: functions from a request to the server's JSON.
 //
 //   ablate    text and candidates with all parts, and with heads or feed-forwards switched off
+//   effects   of every head of a layer, and of its feed-forward, when it alone is switched off
 //   patch     candidates after a text, after another one, and after the text with tensors of the other one
 import { RequestError } from "../errors.js";
 import { checkHead, checkLayer, predictsTokens } from "./checks.js";
 import { compareEdited, copyPlaces, cosineDistance, effectsInBits, switchOff } from "./edits.js";
 import { jsonNumber, mean, row } from "./numbers.js";
 import { generatedText, promptFromRequest } from "./prompt.js";
-import { Ablate, checkRequest, Patch } from "./schemas.js";
+import { Ablate, checkRequest, Effects, Patch } from "./schemas.js";
 import { mostLikely, predictedPositions } from "./snapshot.js";
 import { checkAddress } from "./tensor_table.js";
 
@@ -22,6 +23,39 @@ export async function ablate(runtime, body, check) {
   const [first] = predictedPlaces(model, prompt);
   const side = (output, one) => ({ output: generatedText(tokenizer, one), candidates: describeCandidates(model, output, first, prompt) });
   return { before: side(change.before, prompt), after: side(change.after, ablated), ...describeChange(model, change, prompt), notices };
+}
+
+/** A request is about one layer, so that the page can show its progress. */
+export async function effects(runtime, body, check) {
+  const request = checkRequest(runtime, Effects, body);
+  const { model } = runtime;
+  checkLayer(model.config, request.layer, request.part);
+  const { prompt, notices } = await promptFromRequest(runtime, request, check);
+  const { tokens, source } = prompt;
+  const { output: before } = await model.forward({ tokens, source, check });
+  const found = [];
+  let measure;
+  for (const part of switchableParts(model, request)) {
+    const edits = switchOff(findSwitchedOff(model.config, [part]));
+    const { output: after } = await model.forward({ tokens, source, edits, check });
+    const described = describeChange(model, { before, after }, prompt);
+    found.push({ part, effect: described.change });
+    measure = described.measure;
+  }
+  found.sort((one, other) => Number(other.effect) - Number(one.effect));
+  return { effects: found, measure, notices };
+}
+
+/** The heads and the feed-forward of a layer, as parts that can be switched off. */
+function switchableParts(model, { part, layer }) {
+  const known = new Set(model.addresses());
+  const has = (name) => known.has(`${part}.blocks.${layer}.${name}`);
+  const heads = (fields) => Array.from({ length: model.config.heads }, (_, head) => ({ part, layer, head, ...fields }));
+  return [
+    ...(has("attention.heads") ? heads({}) : []),
+    ...(has("cross_attention.heads") ? heads({ cross: true }) : []),
+    ...(has("feedforward.output") ? [{ part, layer, feedforward: true }] : []),
+  ];
 }
 
 /** Both texts have the same continuation, that of the first one. The candidates are those at the place where the

@@ -22,21 +22,22 @@ export const rows = (tensor) => Array.from({ length: tensor.shape[0] }, (_, at) 
 /** Row `at` of a tensor [N, …] as a tensor with one axis less. */
 export const slice = (tensor, at) => ({ shape: tensor.shape.slice(1), data: row(tensor, at) });
 
+// Plain loops over indices: rows of logits have as many numbers as the vocabulary, and iterators take ten times as long.
+
 /** The largest value; NaN if there is one. */
 function largest(values) {
   let best = -Infinity;
-  for (const value of values) {
-    if (Number.isNaN(value)) return NaN;
-    if (value > best) best = value;
-  }
+  for (let at = 0; at < values.length; at++) if (values[at] > best || Number.isNaN(values[at])) best = values[at];
   return best;
 }
 
 export function softmax(values) {
   const best = largest(values);
-  const shares = Float64Array.from(values, (value) => Math.exp(value - best));
-  const total = shares.reduce((sum, share) => sum + share, 0);
-  return shares.map((share) => share / total);
+  const shares = new Float64Array(values.length);
+  let total = 0;
+  for (let at = 0; at < values.length; at++) total += shares[at] = Math.exp(values[at] - best);
+  for (let at = 0; at < values.length; at++) shares[at] /= total;
+  return shares;
 }
 
 /** log Σ exp(x); −∞ without values. */
@@ -44,25 +45,25 @@ export function logSumExp(values) {
   const best = largest(values);
   if (!Number.isFinite(best)) return best;
   let total = 0;
-  for (const value of values) total += Math.exp(value - best);
+  for (let at = 0; at < values.length; at++) total += Math.exp(values[at] - best);
   return best + Math.log(total);
 }
 
 export function entropy(shares) {
   let bits = 0;
-  for (const share of shares) if (share !== 0) bits -= share * Math.log2(share);
+  for (let at = 0; at < shares.length; at++) if (shares[at] !== 0) bits -= shares[at] * Math.log2(shares[at]);
   return bits;
 }
 
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-
-export const norm = (vector) => Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
 
 export function dot(a, b) {
   let sum = 0;
   for (let at = 0; at < a.length; at++) sum += a[at] * b[at];
   return sum;
 }
+
+export const norm = (vector) => Math.sqrt(dot(vector, vector));
 
 /** Where the `count` largest values are, largest first. NaN counts as largest; of equal values the first comes first. */
 export function topIndices(values, count) {
@@ -90,6 +91,6 @@ const PIECE = 1 << 13; // bytes that become one string at a time
 
 export function base64(bytes) {
   let binary = "";
-  for (let at = 0; at < bytes.length; at += PIECE) binary += String.fromCharCode(...bytes.subarray(at, at + PIECE));
+  for (let at = 0; at < bytes.length; at += PIECE) binary += String.fromCharCode.apply(null, bytes.subarray(at, at + PIECE));
   return btoa(binary);
 }

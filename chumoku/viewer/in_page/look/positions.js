@@ -12,16 +12,16 @@ const MAX_COLUMNS = 64;
 export function positionTable({ config, container, last }, tape, length) {
   const labels = Array.from({ length }, (_, position) => String(position));
   const added = tape.get(`${last.path}.position`);
-  if (added) return describe(`${config.position}positions`, rows(added), labels);
-  if (last.rotary) return describe("rotary", cosines(last.rotary, length), labels);
+  if (added) return describe(config.position, rows(added), labels);
+  if (last.rotary) return describe(config.position, cosines(last.rotary, length), labels);
   if (last.bias) {
     const heads = Array.from({ length: config.heads }, (_, head) => head);
     return describe(config.position, labels.map((_, distance) => heads.map((head) => last.bias.compute(distance, head))), labels);
   }
-  if (config.position !== "relative") return describe("none", null, []);
+  if (config.position === "none") return describe(config.position, null, []);
   const table = rows(container.tensor(`${last.path}.blocks.0.attention.relative.table`));
   const clip = Math.floor(table.length / 2);
-  return describe("relative", table, table.map((_, at) => `${at < clip ? "" : "+"}${at - clip}`));
+  return describe(config.position, table, table.map((_, at) => `${at < clip ? "" : "+"}${at - clip}`));
 }
 
 function cosines(rotary, length) {

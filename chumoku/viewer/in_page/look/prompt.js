@@ -10,7 +10,7 @@
 import { RequestError } from "../errors.js";
 import { defaultTargetLanguage, sourceFrame, targetPrompt } from "../text/languages.js";
 import { predictsTokens } from "./checks.js";
-import { generateGreedily, NotFiniteError } from "./greedy.js";
+import { generateGreedily, NotFiniteError } from "./generation.js";
 
 export const MAX_TOKENS = 128; // with the maps of all layers
 export const MAX_TOKENS_ONE_LAYER = 512;

@@ -1,6 +1,6 @@
 // The routes of the view Look.
 import { addresses, block, look, nextTokens, tensor, tokens } from "./handlers.js";
-import { ablate, patch } from "./interventions.js";
+import { ablate, effects, patch } from "./interventions.js";
 
 export const LOOK_ROUTES = {
   "/v1/look": look,
@@ -11,4 +11,5 @@ export const LOOK_ROUTES = {
   "/v1/look/next": nextTokens,
   "/v1/look/ablate": ablate,
   "/v1/look/patch": patch,
+  "/v1/look/effects": effects,
 };

@@ -38,6 +38,8 @@ const part = object({
 
 export const Ablate = { ...PromptRequest, off: list(part, { min: 1, max: 64 }) };
 
+export const Effects = { ...PromptRequest, part: stack, layer: index };
+
 /** A position whose tensor is replaced by that of the other text, there at `other_place` (by default the same). */
 const replacement = object({ address: name, place: index, other_place: optional(index), head: optional(index) });
 

@@ -39,7 +39,7 @@ export async function takeSnapshot(model, prompt, { layer, lens, check }) {
     maps: all.map((one) => packMap(one, layer ?? 0)),
     entropy: Object.fromEntries(maps.map((one) => [one.key, headEntropies(one.weights).map((bits) => jsonNumbers(bits, 4))])),
     streams: streamNorms(config, tape),
-    lens: logits && lens ? await lensTable(model, tape, prompt, check) : null,
+    lens: logits && lens ? await lensTable(model, tape, logits, prompt, check) : null,
     words: logits ? await predict(logits, maps, prompt, predictedPositions(config, prompt), check) : [],
     positions: positionTable(model, tape, tokens.length),
   };
@@ -90,8 +90,8 @@ function streamNorms(config, tape) {
 // ---- predictions ----
 const candidates = (likely, name) => likely.map(([token, probability]) => [name(token), jsonNumber(probability, 3)]);
 
-async function lensTable(model, tape, { name }, check) {
-  const layers = await applyLens(model, tape, (logits) => mostLikely(logits), check);
+async function lensTable(model, tape, output, { name }, check) {
+  const layers = await applyLens(model, tape, output, (logits) => mostLikely(logits), check);
   return layers.map((places) => places.map((likely) => candidates(likely, name)));
 }
 
@@ -108,7 +108,7 @@ async function predict(logits, maps, prompt, positions, check) {
     const shares = softmax(row(logits, place));
     const likely = topIndices(shares, TOP_CANDIDATES).map((one) => [one, shares[one]]);
     const weights = row(attended, place);
-    const known = token === null ? [null, null, null] : [written[place], shares[token], 1 + shares.filter((share) => share > shares[token]).length];
+    const known = token === null ? [null, null, null] : [written[place], shares[token], rankOf(token, shares)];
     found.push({
       place,
       name: known[0],
@@ -119,6 +119,13 @@ async function predict(logits, maps, prompt, positions, check) {
     });
   }
   return found;
+}
+
+/** 1 for the most likely token. */
+function rankOf(token, shares) {
+  let rank = 1;
+  for (let at = 0; at < shares.length; at++) if (shares[at] > shares[token]) rank++;
+  return rank;
 }
 
 const fourDecimals = (weight) => (Number.isFinite(weight) ? Number(weight.toFixed(4)) : jsonNumber(weight));

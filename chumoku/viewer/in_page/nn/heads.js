@@ -10,7 +10,7 @@ import { Logits } from "./embeddings.js";
 import { Linear } from "./linear.js";
 import { makeNorm } from "./norms.js";
 
-/** The head of a model: h [T, D] → { shape, data }; null for an encoder that gives vectors only. `width` is its logits per token or text. */
+/** The head of a model: h [T, D] → logits { shape, data }; null for an encoder that gives vectors only. */
 export function makeHead(model, table) {
   const { head_kind: kind, vocabulary } = model.config;
   if (kind === "vector") return null;

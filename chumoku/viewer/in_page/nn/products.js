@@ -4,8 +4,8 @@
 //   int8      w = s q,  x ≈ t p   with p = round(x · 32512 / max|x|), t = max|x| / 32512, one t and one s per 32 inputs
 //             Σ_groups s t Σ_i q_i p_i   where the inner sums are exact integers below 2³⁰
 //
-// Four rows and two outputs at a time share what is read, which is three times as fast as one by one. For that, the
-// inputs of four rows are stored side by side, [K, 4]; rows that are missing are zeros.
+// Four rows and two outputs at a time (or one row and four outputs) share what is read, which is two to three times as
+// fast as one by one. The inputs of four rows are stored side by side, [K, 4]; rows that are missing are zeros.
 import { GROUP } from "../container.js";
 
 const LEVELS = 32512;
@@ -35,10 +35,21 @@ function interleave(x, inputs, rows) {
   return together;
 }
 
+/** One row: four outputs at a time, and the last ones alone. */
 function multiplyRowOfFloats(y, outputs, inputs, weight, x) {
-  for (let n = 0, w = 0; n < outputs; n++, w += inputs) {
+  let n = 0;
+  for (; n + 4 <= outputs; n += 4) {
+    const w0 = n * inputs, w1 = w0 + inputs, w2 = w1 + inputs, w3 = w2 + inputs;
+    let a = 0, b = 0, c = 0, d = 0;
+    for (let k = 0; k < inputs; k++) {
+      const one = x[k];
+      a += weight[w0 + k] * one, b += weight[w1 + k] * one, c += weight[w2 + k] * one, d += weight[w3 + k] * one;
+    }
+    y[n] = a, y[n + 1] = b, y[n + 2] = c, y[n + 3] = d;
+  }
+  for (; n < outputs; n++) {
     let sum = 0;
-    for (let k = 0; k < inputs; k++) sum += weight[w + k] * x[k];
+    for (let k = 0; k < inputs; k++) sum += weight[n * inputs + k] * x[k];
     y[n] = sum;
   }
 }
@@ -78,15 +89,31 @@ export function multiplyInt8(weight, x, rows) {
   return y;
 }
 
-function multiplyRow(y, { groups, q, scale }, { p, t }) {
-  for (let n = 0, w = 0, s = 0; n < y.length; n++) {
-    let sum = 0;
-    for (let g = 0, i = 0; g < groups; g++, s++) {
-      let exact = 0;
-      for (const end = i + GROUP; i < end; i += 4, w += 4) {
-        exact = (exact + q[w] * p[i] + q[w + 1] * p[i + 1] + q[w + 2] * p[i + 2] + q[w + 3] * p[i + 3]) | 0;
+/** One row: four outputs at a time, and the last ones alone. */
+function multiplyRow(y, { shape: [outputs], groups, q, scale }, { p, t }) {
+  const width = groups * GROUP;
+  let n = 0;
+  for (; n + 4 <= outputs; n += 4) {
+    const w0 = n * width, w1 = w0 + width, w2 = w1 + width, w3 = w2 + width, s = n * groups;
+    let a = 0, b = 0, c = 0, d = 0;
+    for (let g = 0; g < groups; g++) {
+      let e = 0, f = 0, h = 0, i = 0;
+      for (let k = g * GROUP, end = k + GROUP; k < end; k++) {
+        const one = p[k];
+        e = (e + q[w0 + k] * one) | 0, f = (f + q[w1 + k] * one) | 0;
+        h = (h + q[w2 + k] * one) | 0, i = (i + q[w3 + k] * one) | 0;
       }
-      sum += exact * scale[s] * t[g];
+      a += e * scale[s + g] * t[g], b += f * scale[s + groups + g] * t[g];
+      c += h * scale[s + 2 * groups + g] * t[g], d += i * scale[s + 3 * groups + g] * t[g];
+    }
+    y[n] = a, y[n + 1] = b, y[n + 2] = c, y[n + 3] = d;
+  }
+  for (; n < outputs; n++) {
+    let sum = 0;
+    for (let g = 0; g < groups; g++) {
+      let exact = 0;
+      for (let k = g * GROUP, end = k + GROUP; k < end; k++) exact = (exact + q[n * width + k] * p[k]) | 0;
+      sum += exact * scale[n * groups + g] * t[g];
     }
     y[n] = sum;
   }

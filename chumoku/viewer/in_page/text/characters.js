@@ -22,6 +22,13 @@ export const isDigit = (text) => DIGITS.test(text);
 export const isAlphanumeric = (text) => LETTER_OR_NUMBER.test(text);
 export const isLowerCharacter = (character) => LOWER.test(character);
 
+const FIRST_SPACES = new RegExp(`^[${SPACES}]+`);
+
+/** The text without the whitespace at its start. */
+export function trimStart(text) {
+  return text.replace(FIRST_SPACES, "");
+}
+
 /** The text without the whitespace at its end. */
 export function trimEnd(text) {
   let end = text.length;

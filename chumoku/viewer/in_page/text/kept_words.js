@@ -1,9 +1,9 @@
 // Words that a translation must contain unchanged: chumoku/text/kept_words.py.
 //
-//   text           詳しくは https://example.com を見てください。
+//   text           詳しくは www.example.com を見てください。
 //   model reads    詳しくは B2 を見てください。                       B2 stands for the address: models copy such names
 //   it writes      Please see B2 for details.
-//   result         Please see https://example.com for details.
+//   result         Please see www.example.com for details.
 
 import { ALPHANUMERIC, SPACES, isAlphanumeric, trimEnd } from "./characters.js";
 

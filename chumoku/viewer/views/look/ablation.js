@@ -1,7 +1,9 @@
 // Switch heads and feed-forwards off, and show the model's output without them.
 import { isAbort } from "../../core/api.js";
 import { debounce, el } from "../../core/dom.js";
+import { fadeEdges } from "../../core/overflow.js";
 import { describeChange, moveFocus, sides } from "./change.js";
+import { HeadEffects } from "./head_effects.js";
 
 const MAX_OFF = 64;
 
@@ -14,19 +16,23 @@ export class Ablation {
     this.abort = null;
     this.pending = false; // whether a response is still missing
     this.later = debounce(() => this.run(), 150);
+    this.effects = new HeadEffects(t, api, () => this.markEffects());
+    this.switches = []; // { button, part, name }
     this.tables = el("div", { class: "off-boards" });
     this.answer = el("div", { class: "off-answer", "aria-live": "polite" });
     this.error = el("p", { class: "error", role: "alert" });
     const clear = el("button", { type: "button", class: "quiet", t: "look_off_none", onclick: () => this.clear() });
     const heading = el("div", { class: "off-head" }, el("h2", { t: "look_off" }), clear);
-    const left = el("section", { class: "card" }, heading, el("p", { class: "hint", t: "look_off_say" }), this.tables);
+    const left = el("section", { class: "card" }, heading, el("p", { class: "hint", t: "look_off_say" }), this.effects.root, this.tables);
     const right = el("section", { class: "card" }, el("h2", { t: "look_off_answer" }), this.answer, this.error);
     this.root = el("div", { class: "off" }, left, right);
   }
 
-  show(look, depths, request) {
+  /** `samePass`: the fields of a request about the forward pass of `look`. */
+  show(look, depths, request, samePass) {
     this.current = { look, depths, request };
     this.off.clear();
+    this.effects.show(depths, samePass);
     this.error.textContent = "";
     this.answer.removeAttribute("aria-busy");
     this.drawTables();
@@ -36,6 +42,7 @@ export class Ablation {
   /** Draw again in the current language; switched-off parts stay off. */
   redraw() {
     if (!this.current) return;
+    this.effects.draw();
     this.drawTables();
     if (this.result) this.drawResult();
     else this.drawUnchanged();
@@ -48,6 +55,7 @@ export class Ablation {
 
   stop() {
     this.later.stop();
+    this.effects.stop();
     this.abort?.abort();
   }
 
@@ -55,10 +63,23 @@ export class Ablation {
   drawTables() {
     const { encoder, decoder, heads } = this.current.depths;
     const tables = [];
+    this.switches = [];
     if (encoder) tables.push(this.table("encoder", encoder, heads, false));
     if (decoder) tables.push(this.table("decoder", decoder, heads, false));
     if (encoder && decoder) tables.push(this.table("decoder", decoder, heads, true));
     this.tables.replaceChildren(...tables);
+    this.markEffects();
+  }
+
+  /** Shade each switch by its effect; the largest effects have their rank. */
+  markEffects() {
+    for (const { button, part, name } of this.switches) {
+      const effect = this.effects.of(part);
+      button.style.setProperty("--share", String(effect?.share ?? 0));
+      button.textContent = effect?.rank ?? "";
+      button.title = effect ? `${name}: ${effect.text}` : name;
+      button.setAttribute("aria-label", button.title);
+    }
   }
 
   table(part, layers, heads, cross) {
@@ -78,7 +99,7 @@ export class Ablation {
       el("thead", {}, el("tr", {}, el("th", { scope: "col", t: "look_layer" }), ...numbers, last)),
       el("tbody", {}, ...rows),
     );
-    return el("div", { class: "scroll" }, table);
+    return fadeEdges(el("div", { class: "scroll" }, table));
   }
 
   toggle(part, name) {
@@ -91,7 +112,8 @@ export class Ablation {
       this.later();
     };
     const pressed = String(this.off.has(key));
-    const button = el("button", { type: "button", class: "switch", "aria-pressed": pressed, "aria-label": name, title: name, onclick });
+    const button = el("button", { type: "button", class: "switch numbers", "aria-pressed": pressed, onclick });
+    this.switches.push({ button, part, name });
     return button;
   }
 

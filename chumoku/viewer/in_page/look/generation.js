@@ -1,6 +1,19 @@
-// Greedy generation for the looks: a decoder's continuation, or a translation.
+// What the looks need of the engine: greedy generation of a continuation or a translation, and the logits after a text.
 import { search } from "../decoding/beam.js";
 import { generate } from "../decoding/generate.js";
+
+/** The logits [V] after the last token. */
+export async function lastLogits({ engine }, { tokens, source }, check) {
+  const session = await engine.open({ rows: 1, capacity: tokens.length });
+  try {
+    if (source) await session.encode([source], { check });
+    await check();
+    const [logits] = await session.append([{ row: 0, tokens }], { check });
+    return logits;
+  } finally {
+    session.close();
+  }
+}
 
 /** The logits are NaN or infinite, so no token can be chosen. */
 export class NotFiniteError extends Error {}
