@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 
 import chumoku
+from chumoku.models.count import count
 from chumoku.models.model import EncoderDecoderModel, EncoderModel, Model
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.certificate import SEED, make_probes
 from chumoku.weights.certificate_peers import Probe
 
+MAX_PRODUCTS = 6_000_000_000  # tokens × parameters of a probe: plain JavaScript computes fewer than 1e9 in a second
 LIMIT = 2e-3  # of the spread; rounding of the weights is the same on both sides
 MOST_LIKELY = 8  # numbers of each position that are compared
 COLUMNS = 24  # further ones, the same at all positions
@@ -45,7 +47,7 @@ TEXTS = (
 def make_checks(model: Model, tokenizers: Tokenizers) -> dict[str, Any]:
     """The checks of a page. model: with the page's own weights, from `prepare_model`."""
     random = torch.Generator().manual_seed(SEED)
-    outputs = [(probe, answer(model, probe)) for probe in make_probes(model)]
+    outputs = [(probe, answer(model, probe)) for probe in affordable_probes(model)]
     spread = math.sqrt(sum(_squares(each) for _, each in outputs) / sum(each.numel() for _, each in outputs))
     width = outputs[0][1].shape[-1]
     columns = torch.randperm(width, generator=random)[:COLUMNS].tolist()
@@ -57,6 +59,12 @@ def make_checks(model: Model, tokenizers: Tokenizers) -> dict[str, Any]:
         "continuations": make_continuations(model, NEAR_TIE * spread),
         "texts": [describe_text(text, tokenizers) for text in TEXTS],
     }
+
+
+def affordable_probes(model: Model) -> list[Probe]:
+    """The probes that a page computes in seconds, and always the shortest ones."""
+    most = max(7, MAX_PRODUCTS // count(model.config).parameters)
+    return [probe for probe in make_probes(model) if max(len(probe.tokens), len(probe.source)) <= most]
 
 
 @torch.inference_mode()
@@ -91,7 +99,7 @@ def make_continuations(model: Model, near_tie: float) -> list[dict[str, Any]]:
     """Most likely next tokens after the random probes; none of a model that does not generate."""
     if isinstance(model, EncoderModel) or model.config.labels is not None:
         return []
-    probes = [probe for probe in make_probes(model) if "random" in probe.name and len(probe.tokens) <= 7]
+    probes = [probe for probe in affordable_probes(model) if "random" in probe.name and len(probe.tokens) <= 7]
     return [
         {"source": probe.source, "prompt": probe.tokens, "tokens": continue_tokens(model, probe, near_tie)}
         for probe in probes
