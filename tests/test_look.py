@@ -279,17 +279,18 @@ def assert_labels_are_readable(figure: Figure, _: object, **options: object) -> 
 def test_labels_of_maps_are_readable(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", assert_labels_are_readable)
     queries, keys = ([TOKENS[place % 7] for place in range(count)] for count in (rows, columns))
-    draw_map(AttentionMap("cross", torch.rand(1, 1, rows, columns), queries, keys), Path())
+    where = Path("map.png")
+    assert draw_map(AttentionMap("cross", torch.rand(1, 1, rows, columns), queries, keys), where) == where
     if rows == 5:
-        draw_attention_maps(torch.rand(2, rows, columns), queries=queries, keys=keys, title="", path="")
+        draw_attention_maps(torch.rand(2, rows, columns), queries=queries, keys=keys, title="", path=where)
 
 
 def test_labels_of_predictions_and_of_the_lens_are_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", assert_labels_are_readable)
     model = model_of(Cell("decoder"), torch.float32)
     seen = take_snapshot(model, LookInput([1, 2, 3, 4, 5, 6, 7], lambda token: TOKENS[token % 7], prompt_length=2))
-    draw_words(seen, Path())
-    draw_lens(seen, Path())
+    assert draw_words(seen, Path("words.png")).name == "words.png"
+    assert draw_lens(seen, Path("lens.png")).name == "lens.png"
 
 
 def test_token_labels() -> None:

@@ -19,6 +19,13 @@ from chumoku.probe.page import write_page
 from chumoku.probe.snapshot import LookInput, take_snapshot
 
 WIDTHS = [1400, 390]
+# Boxes that hide a part of what is in them, but do not fade there.
+HIDDEN_PARTS = """[...document.querySelectorAll('main *')].filter(one => {
+    const sideways = one.scrollWidth > one.clientWidth + 1, below = one.scrollHeight > one.clientHeight + 1;
+    const style = getComputedStyle(one);
+    const scrolls = [style.overflowX, style.overflowY].some(way => way === 'auto' || way === 'scroll');
+    return scrolls && (sideways && !one.matches('.more-after') || below && !one.matches('.more-below'));
+}).map(one => one.className)"""
 __all__ = ["folders", "without_plots"]
 
 
@@ -39,6 +46,8 @@ def test_look_page_opens_from_disk(
         page.goto(url)
         assert log.requests == [url]
         assert page.locator(".heads-grid button").count() == 6
+        page.wait_for_timeout(50)  # the edges fade when the sizes are known
+        assert page.evaluate(HIDDEN_PARTS) == []
         assert overflow(page) <= 0
         page.locator(".map-canvas").focus()
         readouts = set()
