@@ -207,7 +207,7 @@ def in_batches(items: list[Any]) -> Iterator[list[Any]]:
 def compare(page: Any, name: str, tokenizer: Tokenizer, chance: random.Random) -> None:
     """Compare the page's answers with Python's."""
     ask(page, "open_", tokenizer_data(tokenizer))
-    texts = [MIXED, "", *((random_text, odd_text)[number % 2](chance) for number in range(COUNT))]
+    texts = [MIXED, "", *PIECES, *((random_text, odd_text)[number % 2](chance) for number in range(COUNT))]
     for batch in in_batches(texts):
         plain, special = tokenizer.encode_batch(batch), tokenizer.encode_batch(batch, special=True)
         expected = zip(batch, plain, special, tokenizer.decode_batch(plain), strict=True)
