@@ -46,6 +46,8 @@ def certify_page(browser: Any, page: Path, *, progress: Progress = silent) -> di
         results = json.loads(tab.get_attribute(".about", "data-results") or "null")
         if results is None or messages:
             raise failure(" ".join([tab.inner_text(".about .error"), *messages]))
+        if results[0]["engine"] != "wasm":  # About this page says why
+            raise failure(tab.inner_text(".about dl"))
         certificate = {"browser": f"Chromium {browser.version}", "versions": {"chumoku": chumoku.__version__}}
         certificate["results"] = results
     except Error as error:  # the browser has ended, for lack of memory for example
