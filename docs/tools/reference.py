@@ -29,7 +29,7 @@ LAYER_WORDS = {"en": ["rank", "packages and modules"], "ja": ["段", "パッケ�
 OPTIONAL = {"en": " (optional)", "ja": "（なくてもよい）"}
 COMMAND_WORDS = {
     "en": {"option": "argument or option", "error": "error", "exit": "exit code", "also": "also a"},
-    "ja": {"option": "引数・オプション", "error": "エラー", "exit": "終了コード", "also": "継承する標準の例外"},
+    "ja": {"option": "引数・オプション", "error": "エラー", "exit": "終了コード", "also": "標準の例外"},
 }
 
 
@@ -115,8 +115,11 @@ def generate_errors(language: str) -> str:
             others = [one.__name__ for one in cls.__mro__ if one.__module__ == "builtins"]
             also = ", ".join(code(one) for one in others if one not in ("Exception", "BaseException", "object"))
             meaning = translate(inspect.getdoc(cls) or "", "errors", language)
-            rows.append([code(name), str(cls.exit_code), also, meaning])
-    return make_table([words["error"], words["exit"], words["also"], WORDS[language]["meaning"]], rows)
+            details = f"{words['exit']} {cls.exit_code}" + (
+                f"{WORDS[language]['comma']}{words['also']} {also}" if also else ""
+            )
+            rows.append([code(name), f"{meaning}<br>{details}"])
+    return make_table([words["error"], WORDS[language]["meaning"]], rows)
 
 
 def generate_aliases(language: str) -> str:
