@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo docs test test-slow test-all check format strings faults families venv browser clean
+.PHONY: demo docs test test-slow test-all check format strings faults families wasm venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -33,9 +33,9 @@ format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Encode and decode 100,000 random texts and 100,000 random byte strings.
-strings: venv
-	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py -k random_strings
+# Encode and decode 100,000 random texts and 100,000 random byte strings; then the texts again in Chromium.
+strings: venv browser
+	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py tests/test_web_tokenizers.py -k random_strings
 
 # Kill and resume runs, flip bytes of files, kill and repeat every command that writes files, open 3,000 damaged files of
 # each format: about an hour on two cores.
@@ -47,6 +47,11 @@ faults: venv
 # Measure the formats of every model family, on tiny models with random weights: five minutes on two busy cores.
 families: venv
 	PYTHONPATH=tests $(BIN)/python tests/family_table.py
+
+# Compile the native engine for web pages, after changes of its C++; the package ziglang is a download of 100 MB.
+wasm: venv
+	$(BIN)/python -m pip install -qq ziglang==0.17.0
+	$(BIN)/python -m chumoku.web.build_wasm
 
 # Web pages are tested in Debian's Chromium, without a window system if there is such a package: that takes a third of the
 # time. If neither can be installed, these tests are skipped with a message.

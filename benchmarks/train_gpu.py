@@ -1,118 +1,198 @@
-"""Training GPT-2 124M on a GPU: tokens per second, and the share of the speed of a matrix product alone.
+"""Training on a GPU in bf16: tokens per second, and the share of the speed of a matrix product alone.
 
-    python benchmarks/train_gpu.py [--batch 64] [--peer]
+    python benchmarks/train_gpu.py [--shape gpt2] [--batch 64] [--transformers] [--nanogpt model.py] [--profile]
 
-share = (6 N + 12 L D T) · tokens/s / (FLOP/s of an 8192³ product in bf16), all in one run. It uses the trainer's
-own step: objective, cast, compile, clipping, fused AdamW. `--peer` times transformers' GPT-2, compiled, with autocast.
-Prints one JSON line.
+share = (6 N + 12 L D T) · tokens/s / (FLOP/s of an 8192³ product in bf16), all in one run; N without position tables.
+All T keys are counted, though causal attention skips half of them. `ours` is the trainer's own step: objective, cast,
+compile, clipping, fused AdamW. The peers, for `gpt2` only, are compiled, with autocast; `--nanogpt` takes nanoGPT's
+model.py. All take their steps in turns. Prints one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 import chumoku
 from chumoku.config import parse_settings
+from chumoku.data.batches import IGNORE
+from chumoku.models.config import ModelConfig
 from chumoku.training.distributed import World, wrap
 from chumoku.training.log import measure_matmul_flops
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer
+from chumoku.training.precision import fast_kernels
 from chumoku.training.settings import OptimizerSettings, TrainSettings
 
 DEVICE = torch.device("cuda")
-LENGTH, VOCABULARY, ROUNDS = 1024, 50304, 8
-NO_DROPOUT = {"embedding": 0.0, "attention": 0.0, "sublayer": 0.0}
+WARMUP, ROUNDS = 5, 12
+MASKED = 0.15
+Batch = dict[str, torch.Tensor]
+NO_DROPOUT = {"dropout": {"embedding": 0.0, "attention": 0.0, "sublayer": 0.0}}
 
 
-def step_of(module: torch.nn.Module, optimizer: Optimizer, batch: dict[str, torch.Tensor]) -> Callable[[], None]:
-    tokens = batch["labels"].numel()
+class Shape(NamedTuple):
+    preset: str
+    batch: int
+    length: int
+    changes: dict[str, Any]
+
+    @property
+    def config(self) -> ModelConfig:
+        return chumoku.preset(self.preset, **NO_DROPOUT, **self.changes)
+
+
+TINY_LLAMA = {
+    **{"vocabulary": 32000, "width": 2048, "layers": 22, "heads": 32, "kv_heads": 4, "feedforward_width": 5632},
+    **{"rotary": {"base": 10000.0, "scaling": "none", "factor": 1.0}, "context": 2048, "tie_output": False},
+}
+SHAPES = {
+    "gpt2": Shape("gpt2", 64, 1024, {"vocabulary": 50304}),  # 124 M
+    "gpt2-medium": Shape("gpt2-medium", 32, 1024, {"vocabulary": 50304}),  # 355 M
+    "llama-1.1b": Shape("llama-1b", 8, 2048, TINY_LLAMA),
+    "bert-base": Shape("bert-base", 128, 512, {}),
+}
+
+
+def make_batch(config: ModelConfig, shape: Shape) -> Batch:
+    size = (shape.batch, shape.length)
+    batch = {name: torch.randint(config.vocabulary, size, device=DEVICE) for name in ("tokens", "labels")}
+    if config.kind == "encoder":
+        batch["labels"][torch.rand(size, device=DEVICE) > MASKED] = IGNORE
+    return batch
+
+
+def ours(config: ModelConfig, batch: Batch) -> Callable[[], None]:
+    model = chumoku.build(config, device=DEVICE)
+    train = parse_settings(TrainSettings, {"precision": "bf16", "compile": True})
+    module = wrap(Objective(model), train, World(DEVICE), fixed_shapes=True).train()
+    optimizer = Optimizer(model, OptimizerSettings(learning_rate=6e-4))
+    tokens = int((batch["labels"] != IGNORE).sum())
 
     def step() -> None:
         optimizer.zero_grad()
-        (module(batch) / tokens).backward()
+        with fast_kernels("bf16"):
+            loss = module(batch)
+            (loss / tokens).backward()
         norm = optimizer.grad_norm()
-        norm.item()  # the trainer checks every norm before it applies a step
+        bad = (~(loss.detach() + norm).isfinite()).float()  # such a step is not applied
         optimizer.unscale_and_clip(norm, 1.0)
-        optimizer.step(6e-4)
+        optimizer.step(6e-4, skip=bad)
+        torch.stack([loss.detach(), norm, bad]).tolist()
 
     return step
 
 
-def ours(batch: dict[str, torch.Tensor], **settings: object) -> Callable[[], None]:
-    config = chumoku.preset("gpt2", vocabulary=VOCABULARY, dropout=NO_DROPOUT)
-    model = chumoku.build(config, device=DEVICE)
-    train = parse_settings(TrainSettings, {"precision": "bf16", "compile": True, **settings})
-    module = wrap(Objective(model), train, World(DEVICE)).train()
-    return step_of(module, Optimizer(model, OptimizerSettings(learning_rate=6e-4)), batch)
+def peer(model: torch.nn.Module, loss_of: Callable[[Batch], torch.Tensor], batch: Batch) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = loss_of(batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()  # a trainer shows the loss
+
+    return step
 
 
-def peer(batch: dict[str, torch.Tensor]) -> Callable[[], None]:
+def transformers_gpt2(config: ModelConfig, batch: Batch) -> Callable[[], None]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, attn_implementation="sdpa", **dropout)).to(DEVICE)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=config.vocabulary, attn_implementation="sdpa", **dropout)).to(DEVICE)
 
-    class Loss(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
+    def loss_of(batch: Batch) -> torch.Tensor:
+        logits = model(batch["tokens"], use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
 
-        def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-            with torch.autocast("cuda", torch.bfloat16):
-                logits = self.model(batch["tokens"], use_cache=False).logits
-                return torch.nn.functional.cross_entropy(
-                    logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum"
-                )
-
-    return step_of(torch.compile(Loss()), Optimizer(model, OptimizerSettings(learning_rate=6e-4)), batch)
+    return peer(model, torch.compile(loss_of), batch)
 
 
-def seconds(step: Callable[[], None]) -> list[float]:
-    for _ in range(4):
+def nanogpt(path: Path, config: ModelConfig, batch: Batch) -> Callable[[], None]:
+    spec = importlib.util.spec_from_file_location("nanogpt", path)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{path} is not a Python file.")
+    module = sys.modules["nanogpt"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.GPT(module.GPTConfig(vocab_size=config.vocabulary, dropout=0.0, bias=True)).to(DEVICE)
+    compiled = torch.compile(model)
+    return peer(model, lambda batch: compiled(batch["tokens"], batch["labels"])[1], batch)
+
+
+def seconds(step: Callable[[], None]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def print_profile(step: Callable[[], None]) -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
         step()
-    times = []
-    for _ in range(ROUNDS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return times
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
+    print(f"{sum(row.self_device_time_total for row in rows) / 1e3:8.2f} ms in all kernels", file=sys.stderr)
+    for row in rows[:30]:
+        print(f"{row.self_device_time_total / 1e3:8.2f} ms {row.count:4d} × {row.key[:110]}", file=sys.stderr)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--shape", choices=SHAPES, default="gpt2")
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--transformers", action="store_true")
+    parser.add_argument("--nanogpt", type=Path)
+    parser.add_argument("--profile", action="store_true")
     chosen = parser.parse_args()
     torch.manual_seed(0)
-    shape = (chosen.batch, LENGTH)
-    batch = {name: torch.randint(50257, shape, device=DEVICE) for name in ("tokens", "labels")}
-    config = chumoku.preset("gpt2", vocabulary=VOCABULARY)
-    matrices = sum(p.numel() for n, p in chumoku.build(config, device="meta").named_parameters() if "position" not in n)
-    flops = 6 * matrices + 12 * config.layers * config.width * LENGTH
-    contestants = {"ours": lambda: ours(batch)} | ({"transformers": lambda: peer(batch)} if chosen.peer else {})
-    found: dict[str, object] = {"torch": torch.__version__, "batch": chosen.batch, "flops_a_token": flops}
-    for name, make in contestants.items():
-        step = make()
-        times = seconds(step)
-        rate = measure_matmul_flops(DEVICE, torch.bfloat16)
-        speeds = sorted(chosen.batch * LENGTH / one for one in times)
+    shape = SHAPES[chosen.shape]
+    shape = shape._replace(batch=chosen.batch or shape.batch)
+    config, tokens = shape.config, shape.batch * shape.length
+    batch = make_batch(config, shape)
+    parameters = chumoku.build(config, device="meta").named_parameters()
+    matrices = sum(each.numel() for name, each in parameters if "position" not in name)
+    if not config.tie_output:
+        matrices -= config.vocabulary * config.width  # the embedding is read, not multiplied
+    flops = 6 * matrices + 12 * config.layers * config.width * shape.length
+    contestants = {"ours": lambda: ours(config, batch)}
+    if chosen.shape == "gpt2" and chosen.transformers:
+        contestants["transformers"] = lambda: transformers_gpt2(config, batch)
+    if chosen.shape == "gpt2" and chosen.nanogpt:
+        contestants["nanogpt"] = lambda: nanogpt(chosen.nanogpt, config, batch)
+    steps = {name: make() for name, make in contestants.items()}
+    for step in steps.values():
+        for _ in range(WARMUP):
+            step()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(ROUNDS):
+        for name, step in steps.items():
+            times[name].append(seconds(step))
+    if chosen.profile:
+        print_profile(steps["ours"])
+    rate = measure_matmul_flops(DEVICE, torch.bfloat16)
+    found: dict[str, object] = {"torch": torch.__version__, "shape": chosen.shape, "batch": [shape.batch, shape.length]}
+    found |= {"flops_a_token": flops, "matrix_tflops": round(rate / 1e12)}
+    for name, each in times.items():
+        speeds = sorted(tokens / one for one in each)
         found[name] = {
             "tokens_per_second": round(statistics.median(speeds)),
             "spread": [round(speeds[0]), round(speeds[-1])],
             "share_of_matrix_rate": round(statistics.median(speeds) * flops / rate, 4),
-            "matrix_tflops": round(rate / 1e12),
         }
-        del step
-        torch.cuda.empty_cache()
-        torch._dynamo.reset()
     found["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
     print(json.dumps(found))
 

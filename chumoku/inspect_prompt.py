@@ -65,7 +65,7 @@ def question(
     name, model = token_namer(pipeline.tokenizer), pipeline.model
     most = longest(pipeline) if most is None else most
     if isinstance(model, DecoderModel):
-        new = NEW if new is None else new
+        new = (NEW if new is None else new) if model.config.predicts_tokens else 0
         return _continue(model, pipeline.tokenizer, text, to, new, most, notices, going), notices
     if not isinstance(model, EncoderDecoderModel):
         ids, guessed = _encoder_tokens(pipeline.tokenizer, text, most, notices)

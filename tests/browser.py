@@ -1,8 +1,5 @@
 """Headless Chromium for the tests of pages, with a log of everything that went wrong.
 
-Chromium without a window system (chromium-headless-shell) needs a third of the processor time of the whole browser,
-which is used only where there is no such program.
-
 Visit.errors             console errors and warnings, script errors, dialogs
 Visit.foreign_requests   requests to any other origin
 """
@@ -10,7 +7,6 @@ Visit.foreign_requests   requests to any other origin
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,25 +17,14 @@ from typing import Any
 
 import pytest
 
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+from chumoku.web.chromium import find_chromium, open_chromium
 
 
-def find_chromium() -> str:
-    """The path of Chromium. Without one the test is skipped, or fails if CHUMOKU_BROWSER=must."""
-    shells = ("chromium-headless-shell", "chrome-headless-shell")
-    names = (os.environ.get("CHUMOKU_CHROMIUM"), *shells, "chromium", "chromium-browser", "google-chrome", "chrome")
-    found = next((place for name in names if name and (place := shutil.which(name))), None)
-    if find_spec("playwright") is None or found is None:
+def require_chromium() -> None:
+    """Without Chromium the test is skipped, or fails if CHUMOKU_BROWSER=must."""
+    if find_chromium() is None:
         stop = pytest.fail if os.environ.get("CHUMOKU_BROWSER") == "must" else pytest.skip
         stop("Pages are tested with playwright and Chromium: install both, or set CHUMOKU_CHROMIUM to the browser.")
-    return found
 
 
 def font_environment(folder: Path) -> dict[str, str]:
@@ -102,15 +87,9 @@ OpenPage = Callable[..., Visit]
 @contextmanager
 def open_browser(folder: Path) -> Iterator[Any]:
     """A running headless browser; `folder` is for its font settings."""
-    path = find_chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        one = play.chromium.launch(
-            executable_path=path, args=list(FLAGS), env={**os.environ, **font_environment(folder)}
-        )
+    require_chromium()
+    with open_chromium(font_environment(folder)) as one:
         yield one
-        one.close()
 
 
 @dataclass

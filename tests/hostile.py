@@ -52,6 +52,8 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/look/block": {**LOOK, "part": "decoder", "layer": 0, "head": 1, "place": 2},
     "/v1/look/next": {**LOOK, "count": 5, "target": "a"},
     "/v1/look/ablate": {**LOOK, "off": [{"part": "decoder", "layer": 0, "head": 1}]},
+    "/v1/look/patch": {**LOOK, "other": "a", "replace": [{"address": "decoder.embedding", "place": 0}]},
+    "/v1/look/effects": {**LOOK, "part": "decoder", "layer": 1},
     "/v1/runs/none/look": {"checkpoint": 1, "text": "a", "map": "decoder", "layer": 0, "head": 0},
     "/v1/session": {"key": "an unknown key"},
 }

@@ -54,6 +54,13 @@ FOUND = """() => [...document.querySelectorAll('*')].filter(one =>
     || [...one.attributes].some(a => /^(on|srcdoc|action)/i.test(a.name) || /^\\s*javascript:/i.test(a.value))
   ).map(one => one.outerHTML)"""
 
+# Point at everything, as a reader might: words tell more when they are.
+POINTED = """() => { for (const one of [...document.querySelectorAll('main *')].slice(0, 1000))
+    for (const name of ['pointerenter', 'pointerover', 'pointerleave']) one.dispatchEvent(new PointerEvent(name)) }"""
+FIELDS = ", ".join(
+    f"main {field}:visible" for field in ("textarea", "input[type=text]", "input[type=search]", "input:not([type])")
+)
+
 
 def without_spaces(text: str) -> str:
     """The text with slashes instead of spaces; HTML accepts them between attributes."""

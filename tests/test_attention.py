@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from chumoku.errors import ShapeError
-from chumoku.nn import Attention, AttentionContext, attend, attend_fused, masks
+from chumoku.nn import Attention, AttentionContext, attend, attend_fused, cudnn_attention, masks
 from chumoku.nn import attention as attention_module
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -202,3 +203,14 @@ def test_large_scores_stay_finite() -> None:
     for output in (attend(query, query, query)[0], attend_fused(query, query, query)):
         assert output.isfinite().all()
     assert math.isclose(float(attend(query, query, query)[1].sum()), 2.0, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("key_heads", [3, 1])
+def test_cudnn_is_chosen_only_for_fixed_shapes(key_heads: int) -> None:
+    def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return cudnn_attention.attend_fixed_shape(query, key, value, True, key_heads == 1)
+
+    inputs = [torch.randn(2, heads, 7, 8) for heads in (3, key_heads, key_heads)]
+    for mode, chosen in (("fake", True), ("symbolic", False)):
+        graph = make_fx(causal, tracing_mode=mode)(*inputs)
+        assert ("cudnn" in graph.code) == chosen, graph.code

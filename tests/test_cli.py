@@ -262,6 +262,9 @@ def test_tokenize_shows_tokenizers_side_by_side(folder: Path, ask: Ask) -> None:
     assert all(row["text"] == "サンディーが走る" and row["count"] == len(row["ids"]) for row in shown)
     table = ask("tokenize", "サンディーが走る", *both).out
     assert "サ | ン" in table
+    assert "▁" not in table
+    words = ask("tokenize", "It rains.", "--with", "ja-en").out
+    assert words.count("▁ stands for a space before the token: there a new word begins.") == 1
 
 
 def test_tokenize_compares_all_kinds(folder: Path, ask: Ask) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from commands import Ask, show_help
 
 import chumoku
+from chumoku.errors import DamagedError
 from chumoku.partial_output import incomplete_folder
+from chumoku.web import chromium, export
 from chumoku.weights import convert as converting
 from chumoku.weights.convert import KINDS, WRITERS, certificate_path, convert
 
@@ -115,9 +118,33 @@ def test_unrelated_files_are_kept(what: str, ask: Ask, tmp_path: Path) -> None:
     assert list_names(tmp_path) == before
 
 
+def test_a_page_is_complete_or_absent(ask: Ask, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chromium, "find_chromium", lambda: None)
+    out = tmp_path / "small.html"
+    result = ask("convert", "gpt2", str(out), "--to", "web", "--json")
+    assert result.code == 0
+    report = json.loads(result.out)
+    assert report["certificate"] is None
+    assert re.match("Not checked in a browser.* CHUMOKU_CHROMIUM .* The page compares itself", report["sentences"][0])
+    assert report["size"] == out.stat().st_size == sum(report["parts"].values())
+    assert list_names(tmp_path) == ["small.html"]
+    again = ask("convert", "gpt2", str(out), "--to", "web")
+    assert again.code == 2
+    assert "already exists" in again.err
+    out.unlink()
+
+    def differ(page: Path, progress: object) -> None:
+        assert page.stat().st_size == report["size"]
+        raise DamagedError("The page is not the same.")
+
+    monkeypatch.setattr(export, "check_in_chromium", differ)
+    result = ask("convert", "gpt2", str(out), "--to", "web")
+    assert (result.code, list_names(tmp_path)) == (1, [])
+
+
 def test_help_needs_no_torch() -> None:
     output = show_help("convert")
-    for word in (*KINDS, *(kind for kinds in KINDS.values() for kind in kinds)):
+    for word in ("web", *KINDS, *(kind for kinds in KINDS.values() for kind in kinds)):
         assert word in output, f"--help says {word}"
 
 
@@ -237,6 +264,10 @@ def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch:
         (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 already exists"),
         (["llama", "/", "--to", "ctranslate2"], "/ already exists"),
         (["nowhere", "out", "--to", "chumoku"], "nowhere"),
+        (["nowhere", "out.html", "--to", "web"], "nowhere"),
+        (["llama", "out", "--to", "web"], "must end in .html, but out does not. Use out.html."),
+        (["llama", "out.html", "--to", "web", "--type", "q8_0"], "Choose one of int8, float32."),
+        (["llama", "llama/out.html", "--to", "web"], "is inside the source model's folder llama"),
         (["experts", "out", "--to", "ctranslate2"], "model.experts = 3"),
         (["encoder", "out", "--to", "ctranslate2"], "model.kind = "),
         (["experts", "out", "--to", "transformers"], "model.experts = 3"),

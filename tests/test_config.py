@@ -292,6 +292,15 @@ def test_settings_need_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_lists_in_settings_can_be_hashed() -> None:
+    """Engines remember what a config builds."""
+    rotary = {"scaling": "longrope", "short_factors": [1.0, 1.5], "long_factors": [2.0, 3.0]}
+    config = read_model_config({"vocabulary": 11, "width": 4, "heads": 1, "rotary": rotary, "kind": "encoder"})
+    labeled = read_model_config({**settings_to_dict(config), "head": "tags", "labels": ["a", "b"]})
+    assert hash(config) != hash(labeled)
+    assert settings_to_dict(labeled)["rotary"]["long_factors"] == [2.0, 3.0]
+
+
 def test_a_key_without_default_in_a_nested_table() -> None:
     with pytest.raises(ChumokuError, match=r"inner\.size: this key is required"):
         parse_settings(Outer, {"inner": {}})

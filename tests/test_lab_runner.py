@@ -105,6 +105,14 @@ def test_a_failure_does_not_stop_other_claims(experiments: dict[str, Experiment]
     def broken(budget: Budget) -> Outcome:
         raise ValueError("The dice were loaded.")
 
+    def broken_run(budget: Budget) -> Outcome:
+        raise ValueError("Run `chumoku doctor <model>`.")
+
+    put(experiments, "gram", broken_run)
+    runner.run(["gram"], BUDGET, tmp_path)
+    html = report.write(tmp_path).read_text("utf-8")
+    assert "Run <code>chumoku doctor &lt;model&gt;</code>." in html
+    assert "`" not in re.sub("<style>.*</style>", "", html, flags=re.S)
     put(experiments, "norm", lambda budget: outcome(), line)
     put(experiments, "dot", broken, line)
     put(experiments, "matmul", lambda budget: outcome(FAILS))
@@ -356,8 +364,8 @@ def test_run_prints_findings(ask: Ask, tmp_path: Path) -> None:
     assert "Not judged" not in ended.out, "calculations need no training"
     assert (tmp_path / "runs/lab-quick/report.html").is_file()
     assert not (tmp_path / "runs/lab").exists(), "a short run must not replace results of a full one"
-    again = ask("report", "--out", "runs/lab-quick", "--json")
-    assert json.loads(again.out) == {"report": "runs/lab-quick/report.html", "results": 2}
+    again = ask("report", "--json")
+    assert json.loads(again.out) == {"report": "runs/lab-quick/report.html", "results": 2}, "the only results there are"
     assert "rope-relative: holds" in ask("run", "rope-relative", "--quick").out, "no training here either"
 
 
@@ -382,8 +390,11 @@ def test_short_training_is_not_judged(ask: Ask, experiments: dict[str, Experimen
     assert "未判定" in html
     assert "1 claim is not judged" in html
     assert json.loads(ask("run", "leak", "--quick", "--json").out)["verdicts"]["not judged"] == 1
-    assert ask("--out", "runs/lab-quick").out.count("not judged") == 1
+    listed = ask()
+    assert listed.out.count("not judged") == 1
+    assert "Verdicts: runs/lab-quick, a short run." in listed.out
     full = ask("run", "leak")
+    assert "Verdicts: runs/lab." in ask().out, "results of a full run come first"
     assert "leak: holds" in full.out
     assert "未判定" not in (tmp_path / "runs/lab/report.html").read_text("utf-8")
     put(experiments, "leak", lambda budget: outcome(NOT_JUDGED))

@@ -17,7 +17,7 @@ RANKS = [
     {"weights", "lora", "decoding", "probe"},
     {"model_path", "save_model"},
     {"training", "evaluation", "pipeline", "inspect_prompt"},
-    {"lab", "doctor", "server", "search", "compare", "model_diff"},
+    {"lab", "doctor", "server", "search", "compare", "model_diff", "web"},
     {"hard_negatives", "harness"},
     {"cli"},
 ]

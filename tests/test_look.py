@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from cells import POSITIONS, Cell, model_of, tokens
 from commands import show_help
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import chumoku
@@ -24,12 +26,13 @@ from chumoku.errors import UsageError
 from chumoku.inspect_prompt import MOST, longest, question, source_tokens
 from chumoku.models.build import build
 from chumoku.probe import figures
-from chumoku.probe.figures import draw_figures, draw_positions
+from chumoku.probe.attention_figures import draw_map
+from chumoku.probe.figures import draw_figures, draw_lens, draw_positions, draw_words
 from chumoku.probe.forward_pass import run_and_record
 from chumoku.probe.page import pack_weights, render_page, to_json, write_page
-from chumoku.probe.plot_style import axis_label, format_percent, labels_to_rotate
-from chumoku.probe.snapshot import LookInput, Snapshot, take_snapshot
-from chumoku.probe.token_labels import make_visible, token_label
+from chumoku.probe.plot_style import axis_label, draw_attention_maps, format_percent, labels_to_rotate
+from chumoku.probe.snapshot import AttentionMap, LookInput, Snapshot, take_snapshot
+from chumoku.probe.token_labels import explain_space, make_visible, token_label
 
 
 def run_look(*arguments: str) -> str:
@@ -253,15 +256,59 @@ def test_plots_of_every_position_and_of_hostile_names(position: str, tmp_path: P
     assert ("positions.png" in {one.name for one in drawn}) == (position != "none")
 
 
+TOKENS = ("▁internationalization", "勉強するつもりです", "食", "on", "大学", "インターネット", "</s>")
+
+
+def assert_labels_are_readable(figure: Figure, _: object, **options: object) -> None:
+    """In place of `Figure.savefig`: no two labels of an axis overlap, none is cut off, nor a label of a panel."""
+    figure.draw_without_rendering()
+    saved = figure.get_tightbbox() if options.get("bbox_inches") == "tight" else figure.bbox_inches
+    axes = [axis for axis in figure.axes if axis.axison and axis.get_label() != "<colorbar>"]
+    groups = [[axis.xaxis.label for axis in axes], *(axis.get_xticklabels() for axis in axes)]
+    for labels in (*groups, *(axis.get_yticklabels() for axis in axes)):
+        boxes = [label.get_window_extent() for label in labels if label.get_text()]
+        for box, following in pairwise(boxes):
+            assert not box.overlaps(following), [label.get_text() for label in labels]
+        for box in boxes:
+            low, high = (np.array(corner) / figure.dpi for corner in (box.min, box.max))
+            assert (low > saved.min - 0.01).all(), [label.get_text() for label in labels]
+            assert (high < saved.max + 0.01).all(), [label.get_text() for label in labels]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 7), (3, 59), pytest.param(251, 3, marks=pytest.mark.slow)])
+def test_labels_of_maps_are_readable(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", assert_labels_are_readable)
+    queries, keys = ([TOKENS[place % 7] for place in range(count)] for count in (rows, columns))
+    where = Path("map.png")
+    assert draw_map(AttentionMap("cross", torch.rand(1, 1, rows, columns), queries, keys), where) == where
+    if rows == 5:
+        draw_attention_maps(torch.rand(2, rows, columns), queries=queries, keys=keys, title="", path=where)
+
+
+def test_labels_of_predictions_and_of_the_lens_are_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", assert_labels_are_readable)
+    model = model_of(Cell("decoder"), torch.float32)
+    seen = take_snapshot(model, LookInput([1, 2, 3, 4, 5, 6, 7], lambda token: TOKENS[token % 7], prompt_length=2))
+    assert draw_words(seen, Path("words.png")).name == "words.png"
+    assert draw_lens(seen, Path("lens.png")).name == "lens.png"
+
+
 def test_token_labels() -> None:
     byte = byte_tokenizer()
     assert [token_label(byte, number) for number in byte.encode(" \n猫")] == ["␣", "⏎", "‹e7›", "‹8c›", "‹ab›"]
     assert token_label(byte, byte.size + 1) == f"#{byte.size + 1}"
+    assert explain_space(["cat", "␣"]) is None
+    assert "a space before the token" in (explain_space(["a", "▁cat"]) or "")
     talk = chat_tokenizer()
     assert token_label(talk, talk.specials["<|im_end|>"]) == "<|im_end|>"
     assert make_visible("a\u202eb\x07") == "a‹202e›b‹07›"
     assert make_visible("x" * 30) == "x" * 23 + "…"
     assert axis_label("$a$") == r"\$a\$"
+    assert [axis_label("勉強する", 7), axis_label("勉強する", 8), axis_label("study", 3)] == [
+        "勉強す…",
+        "勉強する",
+        "st…",
+    ]
     assert labels_to_rotate(["食", "</s>", "on"]) == [False, True, True]
     assert labels_to_rotate(["食", "on"]) == [False, False]
     assert [format_percent(part) for part in (0.0, 0.001, 0.5, 1.0)] == ["0%", "<1%", "50%", "100%"]

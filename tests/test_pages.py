@@ -19,6 +19,13 @@ from chumoku.probe.page import write_page
 from chumoku.probe.snapshot import LookInput, take_snapshot
 
 WIDTHS = [1400, 390]
+# Boxes that hide a part of what is in them, but do not fade there.
+HIDDEN_PARTS = """[...document.querySelectorAll('main *')].filter(one => {
+    const sideways = one.scrollWidth > one.clientWidth + 1, below = one.scrollHeight > one.clientHeight + 1;
+    const style = getComputedStyle(one);
+    const scrolls = [style.overflowX, style.overflowY].some(way => way === 'auto' || way === 'scroll');
+    return scrolls && (sideways && !one.matches('.more-after') || below && !one.matches('.more-below'));
+}).map(one => one.className)"""
 __all__ = ["folders", "without_plots"]
 
 
@@ -39,6 +46,8 @@ def test_look_page_opens_from_disk(
         page.goto(url)
         assert log.requests == [url]
         assert page.locator(".heads-grid button").count() == 6
+        page.wait_for_timeout(50)  # the edges fade when the sizes are known
+        assert page.evaluate(HIDDEN_PARTS) == []
         assert overflow(page) <= 0
         page.locator(".map-canvas").focus()
         readouts = set()
@@ -111,16 +120,17 @@ def test_nan_is_shown_on_the_look_page(tmp_path: Path, browser: Any) -> None:
     model = build(Cell("decoder").config(), seed=3)
     with torch.no_grad():
         model.get_parameter("decoder.blocks.0.feedforward.down.weight")[0, 0] = float("nan")
-    snapshot = take_snapshot(model, LookInput([1, 2, 3, 5], str, prompt_length=3))
+    snapshot = take_snapshot(model, LookInput([1, 2, 3, 5], lambda token: f"▁{token}", prompt_length=3))
     path = write_page(snapshot, tmp_path / "look.html", model="m", text="t", output="")
     with monitored_page(browser) as (page, log):
         page.goto(path.as_uri())
+        assert page.get_by_text("▁ in a token stands for a space").is_visible()
         assert page.locator(".entropy-table .nan").count() == 3
         assert page.locator(".lens-table td.nan").count() > 0
         page.select_option("[data-t-label=look_layer]", "1")
         page.locator(".map-canvas").focus()
         page.keyboard.press("ArrowUp")
-        assert page.locator(".map-readout").inner_text() == "1 attends to 1: NaN"
+        assert page.locator(".map-readout").inner_text() == "▁1 attends to ▁1: NaN"
         assert log.messages == []
 
 
@@ -131,6 +141,7 @@ def test_hostile_names_stay_text(tmp_path: Path, browser: Any) -> None:
         page.on("dialog", lambda dialog: pytest.fail(dialog.message))
         page.goto(path.as_uri())
         assert page.locator(".about .output").inner_text().endswith(html)
+        assert not page.locator(".space-hint").is_visible(), "no token has ▁"
         assert page.title() != "run"
         assert log.messages == []
         assert len(log.requests) == 1

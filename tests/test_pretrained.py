@@ -28,13 +28,13 @@ from chumoku.inspect_prompt import question
 from chumoku.probe.snapshot import take_snapshot
 from chumoku.probe.token_labels import label_row
 from chumoku.probe.word_attention import Word, find_words, merge_tokens
-from chumoku.server.examples import DEMO, examples_for
 from chumoku.server.models import name_models, open_models
 from chumoku.server.security.limits import Limits
 from chumoku.text import japanese
 from chumoku.text.kept_words import STAND_INS
 from chumoku.text.languages import with_target_language
 from chumoku.text.tokenizer import Tokenizer
+from chumoku.training.example_sentences import DEMO, examples_for
 from chumoku.weights.convert import convert
 
 ROOT = Path(__file__).parent.parent

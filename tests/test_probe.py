@@ -257,6 +257,18 @@ def test_heads_and_positions_select_along_their_axes() -> None:
     assert not torch.equal(both.after, change.after), "one head is not all of them"
 
 
+def test_ablation_in_one_batch_equals_one_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(Cell("encoder-decoder", feedforward="experts"))
+    arguments = {"source": source_of(model), "positions": [1, 4]}
+    batched = {(one.address, one.head): one.effect for one in ablate(model, tokens(2, LENGTH), **arguments)}
+    monkeypatch.setattr("chumoku.probe.patching.MAX_LOGITS", 1)
+    alone = {(one.address, one.head): one.effect for one in ablate(model, tokens(2, LENGTH), **arguments)}
+    assert batched == pytest.approx(alone, abs=1e-9)
+    one = next(address for address, head in alone if head is None)
+    change = patch(model, one, torch.zeros_like, tokens(2, LENGTH), source=source_of(model))
+    assert alone[one, None] == pytest.approx(float(change.effects[:, [1, 4]].mean()), rel=1e-9)
+
+
 def test_ablation_by_mean() -> None:
     model = model_of(Cell("decoder"))
     part = "decoder.blocks.0.feedforward.output"

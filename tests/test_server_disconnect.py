@@ -34,6 +34,7 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
     "blocks": ("/v1/look", {"target": "b" * 40, "lens": False}),
     "lens": ("/v1/look", {"target": "b" * 40}),
     "ablate": ("/v1/look/ablate", {"off": PARTS, "new": 64}),
+    "effects": ("/v1/look/effects", {"target": "b", "part": "decoder", "layer": 0}),
     "tensor": ("/v1/look/tensor", {"target": "b", "address": "decoder.norm"}),
     "block": ("/v1/look/block", {"target": "b", "part": "decoder", "layer": 0, "head": 0, "place": 0}),
     "next": ("/v1/look/next", {"target": "b"}),

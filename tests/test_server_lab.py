@@ -38,6 +38,18 @@ def test_report_in_a_language_and_theme(server: Serving, tmp_path: Path) -> None
         assert server.client.get(f"/lab/report.html?{wrong}").status_code == 400
 
 
+def test_report_of_a_short_run_is_found(server: Serving, open_page: OpenPage, tmp_path: Path) -> None:
+    assert server.client.get("/v1/lab").json() == {"report": True, "quick": False}
+    (tmp_path / "lab").rename(tmp_path / "lab-quick")
+    assert server.client.get("/v1/lab").json() == {"report": True, "quick": True}
+    page = open_page(server.url, hash="#/lab").page
+    page.wait_for_selector(".lab-frame")
+    assert page.text_content(".lab-quick code") == "chumoku lab run all"
+    assert "executed" in page.frame_locator(".lab-frame").locator("h1").inner_text()
+    (tmp_path / "lab-quick" / "report.html").unlink()
+    assert server.client.get("/v1/lab").json() == {"report": False, "quick": False}
+
+
 def test_unknown_report_is_not_changed() -> None:
     html = "<!doctype html><h1>Found</h1>"
     assert lab.apply_view(html, "en", "dark") == html

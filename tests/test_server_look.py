@@ -72,7 +72,7 @@ def as_json(result: dict[str, Any]) -> dict[str, Any]:
 
 
 SCHEMAS: dict[str, Any] = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look}
-SCHEMAS |= {"ablate": schemas.Ablate, "next_tokens": schemas.Next}
+SCHEMAS |= {"ablate": schemas.Ablate, "effects": schemas.Effects, "next_tokens": schemas.Next, "patch": schemas.Patch}
 
 
 def view(one: Pipeline, name: str, **fields: Any) -> dict[str, Any]:
@@ -92,6 +92,7 @@ VARIANTS = {
     "alibi, window": ("decoder", {"position": "alibi", "attention_window": 2}),
     "window encoder": ("encoder", {"position": "sinusoidal", "attention_window": 2}),
     "experts": ("decoder", {"experts": 3, "position": "none", "kv_heads": 1}),
+    "parallel, one norm": ("decoder", {"parallel": True, "shared_norm": True}),
 }
 
 
@@ -126,7 +127,8 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
         assert result["masked"] == hidden
         assert (result["bias"] is not None) == (config.position in SCORE_POSITIONS)
         pairs = {"input": f"{part}.embedding" if layer == 0 else f"{part}.blocks.{layer - 1}.output"}
-        pairs |= {"norm1": f"{here}.attention_norm", "norm2": f"{here}.feedforward_norm", "out": f"{here}.output"}
+        norm2 = "attention_norm" if config.shared_norm else "feedforward_norm"
+        pairs |= {"norm1": f"{here}.attention_norm", "norm2": f"{here}.{norm2}", "out": f"{here}.output"}
         pairs |= {"output": f"{here}.attention.output", "feedforward": f"{here}.feedforward.output"}
         for name, address in pairs.items():
             expected = tape[address][0, place].double()
@@ -136,6 +138,13 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
         if config.placement == "pre":
             whole = torch.tensor(last) + torch.tensor(result["feedforward"])
             assert torch.allclose(whole, torch.tensor(result["out"]), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "relative", "relative_bias", "alibi", "none"])
+def test_position_tables_are_named_by_the_setting(position: str) -> None:
+    table = view(pipeline("decoder", position=position), "look", new=0, lens=False)["positions"]
+    assert table["kind"] == position, "the page has a text for each"
+    assert (table["table"] is None) == (position == "none")
 
 
 def test_block_embedding_and_position() -> None:
@@ -353,16 +362,97 @@ def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pip
     assert again["output"] == plain, "switched on again"
 
 
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_patching_copies_places_of_another_text(kind: str, decoder: Pipeline, translator: Pipeline) -> None:
+    one = decoder if kind == "decoder" else translator
+    stack = "decoder" if kind == "decoder" else "encoder"
+    heads, output = f"{stack}.blocks.0.attention.heads", f"{stack}.blocks.0.output"
+    ids, _ = question(one, TEXT, None, 3)
+    other, _ = question(one, "犬 dog", ids.tokens[ids.prompt_length :], 3)
+    _, tape = run_and_record(one.model, other.tokens, heads, output, source=other.source)
+    for address, head in ((heads, 2), (heads, None), (output, None)):
+        replace = [{"address": address, "place": place, "head": head} for place in (1, 3)]
+        result = view(one, "patch", new=3, other="犬 dog", replace=replace)
+        chosen = None if head is None else [head]
+        change = patch(one.model, address, tape, ids.tokens, source=ids.source, positions=[1, 3], heads=chosen)
+        bits = [
+            float(change.effects[0, place]) / math.log(2) for place in range(ids.prompt_length - 1, len(ids.tokens))
+        ]
+        assert [part["bits"] for part in result["places"]] == pytest.approx(bits, rel=1e-3, abs=1e-6)
+        assert max(bits) > 1e-4
+    most = max(range(len(bits)), key=bits.__getitem__)
+    assert result["place"] == ids.prompt_length - 1 + most
+    before = view(one, "look", new=3)["words"][most]["candidates"]
+    assert [one["text"] for one in result["before"]["candidates"]] == [name for name, _ in before]
+
+
+def test_patching_all_places_gives_the_output_of_the_other_text(decoder: Pipeline) -> None:
+    last = "decoder.blocks.1.output"
+    moved = {"address": last, "place": 6, "other_place": 2}
+    result = view(decoder, "patch", new=0, other="dog", replace=[moved])
+    assert result["after"] == result["other"] != result["before"]
+    following = view(decoder, "next_tokens", text="dog", count=5)
+    assert [one["id"] for one in result["other"]["candidates"]] == [one["id"] for one in following["candidates"]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"address": "decoder.blocks.0.outputs", "place": 0}, "Did you mean decoder.blocks.0.output"),
+        ({"address": "decoder.blocks.0.output", "place": 7}, "There is no position 7 at decoder.blocks.0.output"),
+        ({"address": "decoder.blocks.0.output", "place": 4}, "There is no position 4 at decoder.blocks.0.output"),
+        ({"address": "decoder.norm", "place": 0, "head": 1}, "decoder.norm has no heads to choose from"),
+        ({"address": "decoder.blocks.0.attention.heads", "place": 0, "head": 5}, "There is no head 5"),
+        ({"address": "decoder.blocks.0.attention.keys", "place": 0}, "can be recorded but not replaced"),
+        ({"address": "decoder.blocks.0.attention.weights", "place": 0}, "with the same number of tokens"),
+    ],
+)
+def test_patching_names_what_is_wrong(decoder: Pipeline, fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        view(decoder, "patch", new=0, other="dogs", replace=[fields])
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder"])
+def test_effects_of_a_layer_equal_ablations(part: str, translator: Pipeline) -> None:
+    result = view(translator, "effects", new=7, part=part, layer=1)
+    effects = [one["effect"] for one in result["effects"]]
+    assert effects == sorted(effects, reverse=True)
+    assert len(effects) == translator.config.heads * (2 if part == "decoder" else 1) + 1, "heads and the feed-forward"
+    for one in (result["effects"][0], result["effects"][-1]):
+        alone = view(translator, "ablate", new=7, off=[one["part"]])
+        assert one["effect"] == pytest.approx(alone["change"], rel=1e-3)
+        assert result["measure"] == alone["measure"]
+
+
 def test_ablation_of_encoders() -> None:
     one = pipeline("encoder", head="vector")
     off = [{"part": "encoder", "layer": 0, "head": 2}]
     result = view(one, "ablate", off=off)
     assert result["measure"] == "cosine"
     assert 0 < result["change"] < 2
+    every = view(one, "effects", part="encoder", layer=0)
+    assert every["measure"] == "cosine"
+    assert {"part": off[0], "effect": pytest.approx(result["change"], rel=1e-3)} in every["effects"]
     masked = pipeline("encoder")
     result = view(masked, "ablate", text="ab<mask>c", off=off)
     assert [part["place"] for part in result["places"]] == [2]
     assert len(result["after"]["candidates"]) == 5
+
+
+@pytest.mark.parametrize("head", ["classes", "tags"])
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_models_with_labels_predict_no_tokens(kind: str, head: str) -> None:
+    one = pipeline(kind, head=head, labels=("a", "b", "c"))
+    result = view(one, "look")
+    assert (result["words"], result["lens"], result["output"]) == ([], None, "")
+    assert result["entropy"][kind]
+    result = view(one, "ablate", off=[{"part": kind, "layer": 0, "head": 2}])
+    assert result["change"] > 0
+    assert result["before"]["candidates"] == []
+    result = view(one, "tensor", address="logits")
+    assert (result["rows"] is None) == (head == "classes")
+    with pytest.raises(UsageError, match=f"with the head '{head}' predicts no next token"):
+        view(one, "next_tokens")
 
 
 @pytest.mark.parametrize("length", [7, 43])

@@ -20,7 +20,7 @@ from chumoku.nn.packed_kernels import attend_joined_tiles, attend_tiles  # noqa:
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.rotary_kernel import rotate_joined  # noqa: E402
-from chumoku.training.loss_kernel import token_losses  # noqa: E402
+from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.13])
@@ -41,6 +41,24 @@ def test_loss_and_gradient_equal_pytorchs(vocabulary, smoothing):
         found.append((values, torch.autograd.grad(values, leaf, factors)[0]))
     for ours, formula in zip(*found, strict=True):
         torch.testing.assert_close(ours, formula, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("vocabulary", "smoothing"), [(97, 0.0), (2111, 0.13)])  # the second needs two blocks
+def test_a_loss_with_its_product_equals_pytorchs(vocabulary, smoothing, biased):
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((7, 5), (vocabulary, 5), (vocabulary,)))
+    labels = torch.randint(vocabulary, (7,), device=DEVICE)
+    labels[3] = IGNORE
+
+    def formula(x, weight, *bias):
+        logits = F.linear(x, weight, *bias)
+        return F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none", label_smoothing=smoothing)
+
+    def ours(x, weight, bias=None):
+        return linear_losses(x, weight, bias, labels, smoothing)[0]
+
+    assert_equal_with_gradients(ours, formula, x, weight, *[bias][: int(biased)])
 
 
 def test_the_loss_of_nan_is_nan():

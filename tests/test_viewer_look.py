@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,6 +222,15 @@ def test_lens_shows_the_prediction_of_each_layer(server: Serving, open_page: Ope
     page.keyboard.press("ArrowRight")
     assert "After layer 1, at n" in page.text_content(".lens-best h3")
     assert page.locator(".lens-best .bar").count() == 5
+    page.set_viewport_size({"width": 390, "height": 900})
+    until(page, "document.querySelector('.lens-box.more-after') !== null")  # what is hidden fades out
+    page.evaluate("document.querySelector('.lens-box').scrollLeft = 10000")
+    until(page, "document.querySelector('.lens-box.more-after') === null")
+    assert page.evaluate(
+        "(() => { const [box, name, last] = ['.lens-box', '.lens-table tbody th', '.lens-table thead th:last-child']"
+        ".map(one => document.querySelector(one).getBoundingClientRect());"
+        " return Math.abs(name.left - box.left) < 2 && Math.abs(last.right - box.right) < 2 })()"
+    ), "the names of the layers stay, and the last token is in sight"
 
 
 def test_overview_leads_to_the_maps(server: Serving, open_page: OpenPage) -> None:
@@ -250,6 +260,53 @@ def test_switching_a_head_off(server: Serving, open_page: OpenPage) -> None:
     assert (before, after) == (told_["before"]["output"] or "—", told_["after"]["output"] or "—")
     page.click("[data-t=look_off_none]")
     page.wait_for_selector("[data-t=look_off_wait]")
+
+
+def test_patching_shows_the_candidates_of_both_texts(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "translator").page
+    page.click("#look-tab-patch")
+    page.fill("#look-patch-text", "<i>o</i> dog")
+    page.click("[data-t=look_patch_compare]")
+    with page.expect_request("**/v1/look/patch") as sent:
+        page.click("#look-panel-patch .off-table >> nth=0 >> tbody tr:nth-child(5) >> button >> nth=2")
+    page.wait_for_selector(".off-pair.three")
+    names = page.eval_on_selector_all(
+        ".three .off-side", "all => all.map(one => one.querySelector('.name').textContent)"
+    )
+    pipeline = server.state.models["translator"].pipeline
+    replace = [{"address": "encoder.blocks.1.output", "place": 4}]
+    assert sent.value.post_data_json["replace"] == replace
+    asked = schemas.Patch(model="m", text=TEXT, new=8, other="<i>o</i> dog", replace=replace)
+    told = views.patch(pipeline, asked)
+    assert names == [told[side]["candidates"][0]["text"] for side in ("before", "after", "other")]
+    assert page.locator("#look-panel-patch .differs").count() > 0
+    page.click("[data-t=look_patch_none]")
+    page.wait_for_selector("[data-t=look_patch_wait]")
+    page.fill("#look-text", "two cats")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelectorAll('#look-panel-patch .off-table').length == 2")
+
+
+def test_heads_that_matter_are_marked(server: Serving, open_page: OpenPage) -> None:
+    page = open_look(open_page, server, "decoder").page
+    page.click("#look-tab-off")
+    page.route("**/v1/look/effects", lambda route: None)  # never answered
+    page.click("[data-t=look_matter]")
+    assert page.text_content(".effects .numbers") == "0 of 2 layers"
+    page.click("[data-t=look_matter_stop]")
+    assert page.locator(".effects progress").is_hidden()
+    page.unroute("**/v1/look/effects")
+    page.click("[data-t=look_matter]")
+    until(page, "document.querySelector('.effects .numbers').textContent.startsWith('Darker')")
+    pipeline = server.state.models["decoder"].pipeline
+    asked = [schemas.Effects(model="m", text=TEXT, new=8, part="decoder", layer=layer) for layer in range(2)]
+    effects = [one for request in asked for one in views.effects(pipeline, request)["effects"]]
+    best = max(effects, key=lambda one: one["effect"])["part"]
+    name = f"Layer {best['layer']}, {'feed-forward' if best.get('feedforward') else 'head ' + str(best['head'])}"
+    marked = page.locator(".switch", has_text=re.compile("^1$"))
+    assert marked.get_attribute("title").lower().startswith(name.lower() + ": ")
+    assert marked.get_attribute("title").endswith(" bits")
+    assert page.locator(".switch", has_text=re.compile(r"^\d$")).count() == 5
 
 
 # ---- Positions & softmax ----
@@ -356,7 +413,7 @@ def test_views_have_no_horizontal_overflow(
     options = {"width": width, "language": language, "theme": theme}
     visited = open_look(open_page, server, "translator", **options)
     page = visited.page
-    for tab in ("steps", "heads", "lens", "overview", "off"):
+    for tab in ("steps", "heads", "lens", "overview", "off", "patch"):
         page.click(f"#look-tab-{tab}")
         page.wait_for_timeout(60)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, tab

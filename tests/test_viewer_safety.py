@@ -12,15 +12,12 @@ import pytest
 from browser import OpenPage, until, visit
 from bundles import chat_tokenizer, make_bundle
 from fake_server import VIEWER
-from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, without_spaces
+from injections import FIELDS, FOUND, POINTED, SHORT, STRINGS, hostile_models, hostile_runs, without_spaces
 from serving import KEY, Serving, serving
 
 import chumoku
 
 VIEWS = ("translate", "chat", "look", "playground", "runs", "lab")
-FIELDS = ", ".join(
-    f"main {field}:visible" for field in ("textarea", "input[type=text]", "input[type=search]", "input:not([type])")
-)
 
 
 @pytest.fixture(scope="module")
@@ -161,11 +158,6 @@ def test_hostile_strings_are_not_executed(browser: Any, hostile: Serving, view: 
     page.goto(f"{hostile.url}/#/{view}/{STRINGS[0]}")
     visited.wait_until_idle()
     check_nothing_was_executed(page, visited)
-
-
-# Point at everything, as a reader might: words tell more when they are.
-POINTED = """() => { for (const one of [...document.querySelectorAll('main *')].slice(0, 1000))
-    for (const name of ['pointerenter', 'pointerover', 'pointerleave']) one.dispatchEvent(new PointerEvent(name)) }"""
 
 
 def check_nothing_was_executed(page: Any, visited: Any) -> None:

@@ -1,7 +1,9 @@
-"""chumoku convert: write a model for transformers, llama.cpp or CTranslate2, and certify that it computes the same."""
+"""chumoku convert: write a model for another program or as a web page, and certify that it computes the same."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,20 +13,21 @@ from chumoku.cli.shared import KNOWN, Adapter, Json, json_line, model_path
 from chumoku.safe_files import read_json
 
 if TYPE_CHECKING:
+    from chumoku.weights.bundle import Bundle
     from chumoku.weights.certificate import Certificate
 
 # The same as in weights.convert, which is too slow to import for --help.
 LABEL_TASKS = ("ForSequenceClassification", "ForTokenClassification")
-TARGETS = "transformers, gguf (for llama.cpp), ctranslate2, or chumoku"
+TARGETS = "transformers, gguf (for llama.cpp), ctranslate2, chumoku, or web (one page that runs in a browser)"
 TYPES = (
     "transformers: float32, bf16; gguf: f16, q8_0, f32; ctranslate2: float32, float16, int8; "
-    "chumoku: float32, int8, int4."
+    "chumoku: float32, int8, int4; web: int8, float32."
 )
 
 
 def convert(
     model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}.")],
-    out: Annotated[Path, typer.Argument(help="Output path: a new folder, or for gguf a file.")],
+    out: Annotated[Path, typer.Argument(help="Output path: a new folder, or for gguf and web a file.")],
     to: Annotated[str, typer.Option(help=f"Target program: {TARGETS}.")],
     kind: Annotated[str | None, typer.Option("--type", help=f"Number type. {TYPES}")] = None,
     into: Annotated[
@@ -46,11 +49,34 @@ def convert(
     model = model_path(model)
     has_adapter = adapter is not None or is_adapter(model)
     source = partial(chumoku.load, model, adapter=adapter) if has_adapter else model
+    if to == "web":
+        export(source, out, kind=kind, into=into, as_json=as_json)
+        return
     certificate = convert(source, out, to=to, kind=kind, name=model, into=into)
     if as_json:
         print(json_line(out=str(out), use=usage_example(out, certificate), **certificate.as_dict()))
     else:
         print_report(out, certificate_path(out), certificate)
+
+
+def export(source: str | Callable[[], Bundle], out: Path, *, kind: str | None, into: str | None, as_json: bool) -> None:
+    """Write a model as one web page, and print what it consists of."""
+    from rich.console import Console
+
+    from chumoku.cli.count import format_bytes
+    from chumoku.text.progress import ShowProgress
+    from chumoku.web.export import export_page
+
+    with ShowProgress(None if as_json else Console(stderr=True)) as progress:
+        page = export_page(source, out, precision=kind, into=into, progress=progress)
+    if as_json:
+        print(json_line(out=str(out), **{**asdict(page), "path": str(page.path)}))
+        return
+    print(f"{out}: web, {page.precision}, {format_bytes(page.size)}")
+    for name, size in page.parts.items():
+        print(f"  {name:<28} {format_bytes(size):>12}")
+    print(*page.sentences, sep="\n")
+    print(f"Open it in a browser: {page.path.as_uri()}. It needs no server and sends nothing.")
 
 
 def print_report(out: Path, certificate_file: Path, certificate: Certificate) -> None:

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from chumoku.lab.runner import Result
 
 app = typer.Typer(help="Test the claims of the notes by experiment. Without a command: list all claims.")
-Out = Annotated[Path, typer.Option(help="Folder of the results.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the results.", show_default="runs/lab, or runs/lab-quick if only that has results"),
+]
 DEFAULT, SHORT = Path("runs/lab"), Path("runs/lab-quick")  # a short run must not replace results of a full one
 MAX_BUDGET = 100.0
 PLURAL = {"holds": "hold", "holds only when": "hold only under a condition", "does not hold": "do not hold"}
 
 
 @app.callback(invoke_without_command=True)
-def list_claims(context: typer.Context, out: Out = DEFAULT, as_json: Json = False) -> None:
+def list_claims(context: typer.Context, out: Out = None, as_json: Json = False) -> None:
     """Test the claims of the notes by experiment. Without a command: list all claims."""
     if context.invoked_subcommand is not None:
         return
@@ -30,6 +33,7 @@ def list_claims(context: typer.Context, out: Out = DEFAULT, as_json: Json = Fals
     from chumoku.lab.runner import read_result
 
     rows: list[dict[str, Any]] = []
+    out = out or find_results()
     for id, claim in load_claims().items():
         found = read_result(out, id)
         verdict = found[0]["verdict"] if found else None
@@ -39,6 +43,8 @@ def list_claims(context: typer.Context, out: Out = DEFAULT, as_json: Json = Fals
         return
     for row in rows:
         print(f"{row['id']:<16} {', '.join(row['notes']):<14} {row['verdict'] or '':<16} {row['title']['en']}")
+    if any(row["verdict"] for row in rows):
+        print(f"Verdicts: {out}{', a short run' * (out == SHORT)}.")
     print(f"{len(rows)} claims. Run one: chumoku lab run skip. Run all: chumoku lab run all.")
 
 
@@ -90,12 +96,23 @@ def run(
 
 
 @app.command(name="report")
-def report_(out: Out = DEFAULT, as_json: Json = False) -> None:
+def report_(out: Out = None, as_json: Json = False) -> None:
     """Write report.html again from the existing results."""
     from chumoku.lab import report
 
+    out = out or find_results()
     page = report.write(out)
     print(json_line(report=str(page), results=len(report.read_results(out))) if as_json else page)
+
+
+def find_results() -> Path:
+    """The default folder of results: that of short runs if only it has any."""
+    from chumoku.lab.claims import CLAIMS
+
+    def has_results(folder: Path) -> bool:
+        return any((folder / id).is_dir() for id in CLAIMS)
+
+    return SHORT if has_results(SHORT) and not has_results(DEFAULT) else DEFAULT
 
 
 def parse_budget(quick: bool, scale: float | None) -> Budget:

@@ -101,6 +101,7 @@ def print_words(snapshot: Snapshot, text: str) -> None:
     from rich.table import Table
 
     from chumoku.probe.plot_style import format_percent
+    from chumoku.probe.token_labels import explain_space
 
     if text:
         print(text)
@@ -112,3 +113,5 @@ def print_words(snapshot: Snapshot, text: str) -> None:
         table.add_row(snapshot.tokens[word.place][1], word.name or "?", best, looked)
     if snapshot.words:
         Console(markup=False, highlight=False).print(table)
+        if explanation := explain_space(name for _, name in (*snapshot.source, *snapshot.tokens)):
+            print(explanation)

@@ -44,7 +44,9 @@ def serve(
     host_name: Names = None,
     cors: Origins = None,
     runs: Annotated[Path | None, typer.Option(help="Folder of training runs to show; by default runs/.")] = None,
-    lab: Annotated[Path | None, typer.Option(help="Folder of the lab report; by default lab/ in --runs.")] = None,
+    lab: Annotated[
+        Path | None, typer.Option(help="Folder of the lab report; by default lab/ (or lab-quick/) in --runs.")
+    ] = None,
     device: Device = "cpu",
     precision: Precision = None,
     **limits: Any,

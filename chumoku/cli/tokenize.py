@@ -63,6 +63,8 @@ def _tokenize(text: str, paths: list[str], as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from chumoku.probe.token_labels import explain_space
+
     table = Table(title=text, title_justify="left", show_lines=True)
     for column in ("tokenizer", "kind", "tokens", "pieces", "ids"):
         table.add_column(column, overflow="fold", justify="right" if column == "tokens" else "left")
@@ -70,6 +72,8 @@ def _tokenize(text: str, paths: list[str], as_json: bool) -> None:
         pieces, numbers = " | ".join(row["pieces"]), " ".join(map(str, row["ids"]))
         table.add_row(row["tokenizer"], row["kind"], str(row["count"]), pieces, numbers)
     Console(markup=False).print(table)
+    if explanation := explain_space(piece for row in rows for piece in row["pieces"]):
+        print(explanation)
 
 
 def _train(kind: str, files: list[str], vocabulary: int, save: Path) -> None:

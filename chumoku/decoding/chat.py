@@ -34,6 +34,7 @@ __all__ = [
     "missing_template_notice",
     "reply",
     "to_messages",
+    "turn_end_tokens",
 ]
 
 TEMPLATE = "template"
@@ -110,10 +111,7 @@ def make_turn(
     most = context - min(max_new_tokens, context // 4)
     found = to_messages(messages, tools=template is not None)
     tokens, dropped = fit(found, tokenizer, template or format, most=most, tools=tools)
-    turn_ends = [tokenizer.specials[MARKS[format][-1]]] if format in MARKS else []
-    if template is not None:
-        turn_ends = template.find_end_tokens(tokenizer)
-    ends = {*tokenizer.roles.end_tokens, *tokenizer.stop_tokens, *turn_ends}
+    ends = {*tokenizer.roles.end_tokens, *tokenizer.stop_tokens, *turn_end_tokens(tokenizer, format)}
     room = min(max_new_tokens, context - len(tokens))
     request = Request(tokens, room, sampling.forbid(forbidden_tokens(model, tokenizer, ends)), [*ends])
     return Turn(request, STOPS.get(format, []), dropped)
@@ -166,6 +164,13 @@ def format_for(tokenizer: Tokenizer, wanted: str | None = None) -> str:
             "Choose plain."
         )
     return wanted
+
+
+def turn_end_tokens(tokenizer: Tokenizer, format: str) -> list[int]:
+    """The special token that ends a reply in a format of `format_for`, if there is one."""
+    if format == TEMPLATE and tokenizer.chat_template is not None:
+        return tokenizer.chat_template.find_end_tokens(tokenizer)
+    return [tokenizer.specials[MARKS[format][-1]]] if format in MARKS else []
 
 
 def missing_template_notice(tokenizer: Tokenizer) -> str | None:

@@ -22,7 +22,7 @@ from chumoku.lab.claims import ARITHMETIC, CLAIMS, EXPERIMENTS
 from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY
 from chumoku.lab.report_style import CSS
 from chumoku.lab.runner import FAILED, read_result
-from chumoku.probe.bilingual import Words, bilingual, language_switch, render_bilingual_page
+from chumoku.probe.bilingual import Words, bilingual, language_switch, render_bilingual_page, with_code
 
 ResultAndFigure = tuple[dict[str, Any], bytes | None]
 
@@ -159,7 +159,7 @@ def _article(result: dict[str, Any], figure: bytes | None) -> str:
         f'<p class="judged {_CLASS[result["verdict"]]}"><b>{mark} {_bilingual(words)}</b>{_condition(result)}</p>',
     ]
     if result.get("failed"):
-        parts.append(f'<p class="summary">{html.escape(result["failed"])}</p>')
+        parts.append(f'<p class="summary">{with_code(result["failed"])}</p>')
     if result.get("summary"):
         parts.append(f'<p class="summary">{_bilingual(result["summary"])}</p>')
     parts += [

@@ -16,13 +16,13 @@ from chumoku.models import config_rules as rules
 Size = Annotated[int, Field(ge=1, le=1 << 16)]
 LargeSize = Annotated[int, Field(ge=1, le=1 << 24)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-Factors = Annotated[list[Annotated[float, Field(gt=0.0, le=1e6)]], Field(min_length=1, max_length=1 << 15)]
 Positive = Annotated[float, Field(gt=0.0, le=1e12)]
 HeadKind = Literal["next", "masked", "vector", "classes", "tags"]
+ListToTuple = BeforeValidator(lambda values: tuple(values) if type(values) is list else values)
 LabelName = Annotated[str, Field(min_length=1, max_length=1024)]
-LabelNames = Annotated[
-    tuple[LabelName, ...], BeforeValidator(lambda names: tuple(names) if type(names) is list else names)
-]
+LabelNames = Annotated[tuple[LabelName, ...], ListToTuple]
+Factor = Annotated[float, Field(gt=0.0, le=1e6)]
+Factors = Annotated[tuple[Factor, ...], ListToTuple, Field(min_length=1, max_length=1 << 15)]
 
 MAX_PARAMETERS = 10**13
 ROLLBACK = 256  # tokens by which a cache of layers with an attention window can go back
@@ -68,6 +68,7 @@ class RotarySettings(Settings):
     short_factors: Factors | None = None  # longrope: divisors of the frequencies if the context is at most `original`
     long_factors: Factors | None = None  # longrope: those of a longer context
 
+    TUPLES: ClassVar[tuple[str, ...]] = ("short_factors", "long_factors")
     RULES = (
         Rule(("low", "high"), lambda c: _check_low_below_high(c)),
         Rule(("factor", "scaling"), lambda c: _check_scaling(c)),
@@ -333,13 +334,13 @@ class ModelConfig(Settings):
         return self.attention_window is not None and (every is None or place % every != 0)
 
     @property
-    def rotary_divisors(self) -> list[float]:
+    def rotary_divisors(self) -> tuple[float, ...]:
         """The divisors of the rotary frequencies with longrope: the context decides which, so they are always the same.
 
         (transformers decides for every text anew, by its length. Keys in a cache would have to be rotated again.)
         """
         factors = self.rotary.long_factors if self.context > self.rotary.original else self.rotary.short_factors
-        return factors or []
+        return factors or ()
 
     def rolling_size(self, capacity: int) -> int | None:
         """How many positions layers with the window keep in a cache for `capacity` tokens; None if they keep all."""

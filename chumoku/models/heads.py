@@ -44,7 +44,10 @@ class MaskedHead(nn.Module):
         self.logits = make_logits(config)
 
     def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        return self.logits(self.norm(self.activation(self.transform(hidden))), table)  # type: ignore[no-any-return]
+        return self.logits(self.before_logits(hidden), table)  # type: ignore[no-any-return]
+
+    def before_logits(self, hidden: Tensor) -> Tensor:
+        return self.norm(self.activation(self.transform(hidden)))  # type: ignore[no-any-return]
 
 
 class LabelHead(nn.Module):

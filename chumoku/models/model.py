@@ -19,7 +19,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.heads import LabelHead, MaskedHead, make_logits, pool
 from chumoku.models.stack import Memory, Stack, pack, rolling_layout
 from chumoku.nn.cache import Cache
-from chumoku.nn.embeddings import Embedding
+from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.moe import RouterLosses
 from chumoku.nn.soft_cap import soft_cap
 from chumoku.nn.tap import tap
@@ -61,6 +61,18 @@ class Model(nn.Module):
         else:
             logits = self.compute_logits(head, hidden, table)
         return tap(self, "logits", logits)
+
+    def output_product(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Return x, W and b if the logits are W x + b and nothing else; None for labels, scaled and capped logits."""
+        stack: Any = self.encoder if self.config.kind == "encoder" else self.decoder
+        head: Any = self.head
+        if self.config.scale_logits or self.config.logit_cap is not None:
+            return None
+        if type(head) is MaskedHead:
+            hidden, head = head.before_logits(hidden), head.logits
+        if type(head) is not Logits:
+            return None
+        return hidden, stack.embedding.table if head.weight is None else head.weight, head.bias
 
     def scale_and_cap(self, logits: Tensor) -> Tensor:
         """Return logits / √D and soft-capped, each if the config says so."""

@@ -20,6 +20,7 @@ from chumoku.nn.cache import Cache, KeyValue, RollingLayout
 from chumoku.nn.dropout import dropout
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.gpu_kernels import TRITON
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.packing import Packing, make_packing, positions_from_starts
@@ -189,7 +190,7 @@ class Stack(nn.Module):
             mask=allowed,
             causal=self.causal and not ragged,
             bias=None if bias is None else bias(distances(), dtype),
-            rotation=rotation if packing is None else store_rotation(rotation),
+            rotation=store_rotation(rotation),
             distances=distances() if self.relative else None,
             packing=packing,
         )
@@ -249,7 +250,7 @@ def pack(tokens: Tensor, starts: Tensor) -> Packing:
 
 def store_rotation(rotation: Rotation | None) -> Rotation | None:
     """Return the rotation; in a compiled step on a GPU, stored, so that no layer computes its sines again."""
-    if rotation is None or rotation.cos.device.type != "cuda" or not torch.compiler.is_compiling():
+    if rotation is None or rotation.cos.device.type != "cuda" or not (TRITON and torch.compiler.is_compiling()):
         return rotation
     from chumoku.nn.rotary_kernel import compute_once
 
@@ -309,7 +310,7 @@ def make_rotary(config: ModelConfig) -> RotaryPositions | None:
             high=rotary.high,
             original=rotary.original,
             attention_factor=rotary.attention_factor,
-            divisors=tuple(config.rotary_divisors),
+            divisors=config.rotary_divisors,
         )
     return RotaryPositions(config.rotated_width, base=rotary.base, pairing=config.pairing, scaling=scaling)
 

@@ -96,12 +96,16 @@ def attend_fused(
     grouped = key.shape[1] != query.shape[1]
     if mask is None and bias is None:
         # The kernels' is_causal aligns the first query with the first key, which is right only without a cache.
-        if causal and query.shape[2] == key.shape[2]:
+        square = causal and query.shape[2] == key.shape[2]
+        if square or not causal or query.shape[2] == 1:
+            if torch.compiler.is_compiling() and not dropout:
+                from chumoku.nn.cudnn_attention import attend_fixed_shape, suits_cudnn  # imports the compiler
+
+                if suits_cudnn(query):
+                    return attend_fixed_shape(query, key, value, square, grouped)  # type: ignore[no-any-return]
             return F.scaled_dot_product_attention(
-                query, key, value, is_causal=True, dropout_p=dropout, enable_gqa=grouped
+                query, key, value, is_causal=square, dropout_p=dropout, enable_gqa=grouped
             )
-        if not causal or query.shape[2] == 1:
-            return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, enable_gqa=grouped)
     allowed = combine_masks(query, key, mask=mask, causal=causal)
     # Without a mask, a query has no allowed key only when there are more queries than keys.
     may_be_empty = mask is not None or (causal and query.shape[2] > key.shape[2])

@@ -7,11 +7,19 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from chumoku.probe.plot_style import INK, add_colorbar, axis_label, hide_spines, rotate_labels, saved_figure
+from chumoku.probe.plot_style import (
+    INK,
+    MAX_INCHES,
+    add_colorbar,
+    cell_inches,
+    hide_spines,
+    label_map,
+    map_inches,
+    saved_figure,
+)
 from chumoku.probe.snapshot import AttentionMap, Snapshot
 
 GAP = 0.12  # between the maps of a grid, as a share of a map's size
-MAX_INCHES = 40.0
 TITLES = {
     "encoder": "Self-attention of the encoder",
     "decoder": "Masked self-attention of the decoder",
@@ -48,16 +56,12 @@ def draw_head_grid(one: AttentionMap, path: Path) -> Path:
 def draw_map(one: AttentionMap, path: Path, *, layer: int | None = None, head: int | None = None) -> Path:
     """Draw one attention map: a row per query, a column per key; the mean over layers or heads if not given."""
     weights, description = select_weights(one, layer=layer, head=head)
-    rows, columns = weights.shape
-    tall = max(map(len, one.columns)) > 2
-    each = 0.36 if max(rows, columns) <= 48 else 0.2
-    with saved_figure(path, (each * columns + 2.6, each * rows + 1.2 + 0.5 * tall)) as (figure, axis):
+    cell = cell_inches(max(weights.shape))
+    width, height = map_inches(one.rows, one.columns, cell)
+    with saved_figure(path, (width + 1.4, height + 0.7)) as (figure, axis):
         image = axis.imshow(weights.numpy(), cmap="Blues", vmin=0.0, vmax=float(weights.max()), interpolation="nearest")
-        font_size = 9 if each > 0.3 else 6
-        axis.set_xticks(range(columns), list(map(axis_label, one.columns)), fontsize=font_size)
-        rotate_labels(axis, one.columns)
-        axis.set_yticks(range(rows), list(map(axis_label, one.rows)), fontsize=font_size)
-        if columns <= 24:
+        label_map(axis, one.rows, one.columns, cell)
+        if len(one.columns) <= 24:
             for place in np.argwhere(weights.numpy() >= 0.1):
                 share = float(weights[tuple(place)])
                 dark = share > 0.6 * float(weights.max())

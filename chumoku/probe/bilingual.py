@@ -29,8 +29,12 @@ def bilingual(words: Words) -> str:
     """
     if words.en == words.ja:
         return html.escape(words.en)
-    ja, en = (re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text)) for text in (words.ja, words.en))
-    return f'<span lang="ja">{ja}</span><span lang="en">{en}</span>'
+    return f'<span lang="ja">{with_code(words.ja)}</span><span lang="en">{with_code(words.en)}</span>'
+
+
+def with_code(text: str) -> str:
+    """A text as HTML, escaped; a command in `backticks` becomes code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def language_switch() -> str:

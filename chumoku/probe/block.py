@@ -96,7 +96,8 @@ def _residual_stream(tape: Tape, here: str, before: str, place: int) -> dict[str
         vectors["cross_norm"] = at(f"{here}.cross_attention_norm")
         vectors["cross_output"] = at(f"{here}.cross_attention.output")
         vectors["after_cross"] = at(f"{here}.after_cross_attention")
-    vectors["norm2"] = at(f"{here}.feedforward_norm")
+    shared = f"{here}.feedforward_norm" not in tape
+    vectors["norm2"] = vectors["norm1"] if shared else at(f"{here}.feedforward_norm")
     vectors["hidden"], vectors["feedforward"] = at(f"{here}.feedforward.hidden"), at(f"{here}.feedforward.output")
     vectors["out"] = at(f"{here}.output")
     return vectors

@@ -15,10 +15,11 @@ from matplotlib.patches import Rectangle
 
 from chumoku.models.config import SCORE_POSITIONS
 from chumoku.probe.attention_figures import draw_entropy, draw_head_grid, draw_map
-from chumoku.probe.plot_style import INK, add_colorbar, axis_label, format_percent, saved_figure
+from chumoku.probe.plot_style import INK, add_colorbar, axis_label, format_percent, saved_figure, wrap_parts
 from chumoku.probe.snapshot import PredictedToken, Snapshot
 
 GRAY = "#5b6b7b"
+WORD_INCHES = 2.5  # the width of one prediction
 
 
 def draw_figures(snapshot: Snapshot, folder: Path, *, layer: int | None = None, head: int | None = None) -> list[Path]:
@@ -65,7 +66,7 @@ def draw_tokens(snapshot: Snapshot, path: Path, *, across: int = 12) -> Path:
                 axis.add_patch(
                     Rectangle((place + 0.03, -line - 0.52), 0.94, 0.46, facecolor=color, edgecolor="#c3ced9")
                 )
-                axis.text(place + 0.5, -line - 0.29, axis_label(token, 10), ha="center", va="center", fontsize=9)
+                axis.text(place + 0.5, -line - 0.29, axis_label(token, 12), ha="center", va="center", fontsize=9)
                 axis.text(place + 0.5, -line - 0.68, str(number), ha="center", va="center", fontsize=7, color=GRAY)
     return path
 
@@ -84,6 +85,7 @@ def draw_positions(snapshot: Snapshot, path: Path) -> Path:
         axis.set_title(
             f"Positions: {found.kind} ({what.get(found.kind, 'vector added at each position')})", fontsize=10
         )
+        axis.xaxis.get_major_locator().set_params(integer=True)
         if found.kind == "relative":
             axis.set_yticks(range(0, len(found.rows), 4), found.rows[::4])
         add_colorbar(figure, image, axis, text="")
@@ -128,14 +130,14 @@ def draw_lens(snapshot: Snapshot, path: Path, *, max_tokens: int = 32) -> Path:
             axis.text(
                 place,
                 layer,
-                axis_label(layers[layer][place][0].name, 9),
+                axis_label(layers[layer][place][0].name, 11),
                 ha="center",
                 va="center",
                 fontsize=7.5,
                 color="white" if probability > 0.6 else INK,
             )
         axis.set_xticks(
-            range(sure.shape[1]), [axis_label(name, 9) for name in found.rows[start:]], rotation=45, ha="right"
+            range(sure.shape[1]), [axis_label(name, 11) for name in found.rows[start:]], rotation=45, ha="right"
         )
         axis.set_yticks(range(len(layers)), ["embedding", *map(str, range(len(layers) - 1))])
         axis.set(xlabel="input token", ylabel="block")
@@ -150,7 +152,7 @@ def draw_words(snapshot: Snapshot, path: Path, *, max_words: int = 24) -> Path:
     across = min(6, len(some))
     down = math.ceil(len(some) / across)
     columns = snapshot.attended_names
-    with saved_figure(path, (2.5 * across, 2.15 * down), columns=across, rows=down) as (_, axes):
+    with saved_figure(path, (WORD_INCHES * across, 2.4 * down), columns=across, rows=down) as (_, axes):
         flat = list(np.atleast_1d(axes).flat)
         for axis in flat[len(some) :]:
             axis.axis("off")
@@ -160,7 +162,7 @@ def draw_words(snapshot: Snapshot, path: Path, *, max_words: int = 24) -> Path:
 
 
 def _draw_candidates(axis: Any, word: PredictedToken, columns: Sequence[str], snapshot: Snapshot) -> None:
-    names = [axis_label(one.name, 12) for one in word.candidates]
+    names = [axis_label(one.name, 14) for one in word.candidates]
     probabilities = [one.probability for one in word.candidates]
     hit = [word.name is not None and one.name == word.name for one in word.candidates]
     axis.barh(range(len(names)), probabilities, color=["#1f5fa8" if one else "#b9cde2" for one in hit])
@@ -180,5 +182,5 @@ def _draw_candidates(axis: Any, word: PredictedToken, columns: Sequence[str], sn
             color=INK if probability < 0.75 else "white",
         )
     axis.set_title(axis_label(word.name or snapshot.tokens[word.place][1] + " → ?", 18), fontsize=9)
-    looked = "  ".join(f"{axis_label(columns[column], 8)} {format_percent(weight)}" for column, weight in word.looked)
-    axis.set_xlabel(f"attends to {looked}", fontsize=7)
+    looked = [f"{axis_label(columns[column], 14)} {format_percent(weight)}" for column, weight in word.looked]
+    axis.set_xlabel("attends to " + wrap_parts(looked, WORD_INCHES - 0.9, 7.0), fontsize=7)

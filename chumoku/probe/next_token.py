@@ -25,9 +25,10 @@ class NextTokens(NamedTuple):
 def next_tokens(model: Model, tokens: Tokens, *, source: Tokens | None = None, count: int = 100) -> NextTokens:
     """The `count` most likely tokens after `tokens`; `source` only for an encoder-decoder."""
     model = unwrap_compiled(model)
-    if isinstance(model, EncoderModel):
+    if isinstance(model, EncoderModel) or not model.config.predicts_tokens:
+        head = "" if model.config.labels is None else f" with the head '{model.config.head}'"
         raise UsageError(
-            f"A model of kind '{model.config.kind}' predicts no next token. Use a decoder or an encoder-decoder."
+            f"A model of kind '{model.config.kind}'{head} predicts no next token. Use a decoder or an encoder-decoder."
         )
     logits = final_output(run_model(model, make_input(model, tokens, source)))[0, -1].float().cpu()
     best = logits.topk(min(count, len(logits)))

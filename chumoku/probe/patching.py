@@ -1,9 +1,10 @@
 """Activation patching and ablation: how the output changes when intermediate tensors are replaced.
 
     patch             replace a tensor, for example by that of another run
+    copy_places       edits that copy single positions of another run, for texts of any length
     ablate            switch off every head and every feed-forward in turn, sorted by effect
     switch_off        switch off some heads or outputs together, for any number of passes
-    compare_without   the output before and after that
+    compare_without   the output before and after that; compare_edited the same for any edits
 
     effect            mean over positions of KL(before ‖ after) = Σ p log(p / q), in nats; for vectors 1 − cos
 
@@ -16,6 +17,7 @@ heads = weights · values. Queries, keys, scores and the inside of experts can b
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -29,11 +31,13 @@ from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.record_check import check_same, debug_enabled
 from chumoku.nn.tap import Tape, addresses, edit, select
-from chumoku.probe.forward_pass import Tokens, final_output, make_input, run_model
+from chumoku.probe.forward_pass import ModelInput, Tokens, final_output, make_input, run_model
 
 Edit = Callable[[Tensor], Tensor]
 PARTS = ("**.heads", "**.feedforward.output")  # what `ablate` switches off by default
 RECOMPUTED = ("weights", "values")
+BY_HEAD = ("heads", *RECOMPUTED)  # tensors with a matrix for each head
+MAX_TOGETHER, MAX_LOGITS = 32, 1 << 25  # parts that `ablate` switches off in one batch, and numbers in its output
 
 
 class Change(NamedTuple):
@@ -58,6 +62,19 @@ class Change(NamedTuple):
     @property
     def effect(self) -> float:
         return float(self.effects.mean())
+
+    def mean_effect(self, positions: Sequence[int]) -> float:
+        """The mean effect over these positions; vectors have no positions."""
+        return self.effect if self.before.ndim == 2 else float(self.effects[:, list(positions)].mean())
+
+
+class Replacement(NamedTuple):
+    """A position of the tensor at an address, and the position of another run that replaces it."""
+
+    address: str
+    place: int
+    other_place: int
+    head: int | None = None  # None: all heads
 
 
 class Effect(NamedTuple):
@@ -112,31 +129,65 @@ def ablate(
     *parts: str,
     source: Tokens | None = None,
     by: Literal["zero", "mean"] = "zero",
+    positions: Sequence[int] | None = None,
     debug: bool | None = None,
 ) -> list[Effect]:
     """Switch each part off in turn, and return the effects, largest first.
 
     parts: addresses or patterns; at an address …heads each head is one part. Default: every head and feed-forward.
     by: "zero" replaces a part by zeros, "mean" by its mean over the positions.
+    positions: an effect is the mean over these positions, for example those of a generated text. Default: over all.
     """
     if by not in ("zero", "mean"):
         raise UsageError(f"by='{by}' is unknown: use 'zero' or 'mean'.")
     model = unwrap_compiled(model)
     inputs = make_input(model, tokens, source)
-    before = run_model(model, inputs)
     targets = select(addresses(model), parts or PARTS)
     if debug_enabled(debug):
+        before = run_model(model, inputs)
         with apply_edits(model, dict.fromkeys(targets, _same)):
             check_same(before, run_model(model, inputs), "with nothing switched off")
+    off, in_rows = _zero if by == "zero" else _mean, set(select(addresses(model), PARTS))
+    every = [
+        (address, head)
+        for address in targets
+        for head in (range(model.config.heads) if _name(address) == "heads" else (None,))
+    ]
+    together, step = [part for part in every if part[0] in in_rows], _rows_together(model, inputs)
+    groups = [together[start : start + step] for start in range(0, len(together), step)]
     effects = []
-    for address in targets:
-        heads: Sequence[int | None] = range(model.config.heads) if _name(address) == "heads" else (None,)
-        for head in heads:
-            off = _make_edit(_zero if by == "zero" else _mean, address, heads=None if head is None else [head])
-            with apply_edits(model, {address: off}):
-                change = Change(final_output(before), final_output(run_model(model, inputs)))
-            effects.append(Effect(address, head, change.effect))
+    for group in [*groups, *([part] for part in every if part[0] not in in_rows)]:
+        edits = [(one, _make_edit(off, one, heads=None if head is None else [head])) for one, head in group]
+        for (address, head), change in zip(group, _changes(model, edits, inputs), strict=True):
+            mean = change.effect if positions is None else change.mean_effect(positions)
+            effects.append(Effect(address, head, mean))
     return sorted(effects, key=lambda one: -one.effect)
+
+
+def _rows_together(model: Model, inputs: ModelInput) -> int:
+    """How many parts `ablate` switches off in one batch, so that its logits stay small."""
+    width = model.config.vocabulary if model.config.predicts_tokens else model.config.width
+    return max(1, min(MAX_TOGETHER, MAX_LOGITS // (inputs.tokens.numel() * width) - 1))
+
+
+def _changes(model: Model, edits: Sequence[tuple[str, Edit]], inputs: ModelInput) -> list[Change]:
+    """The change by each edit of an address. Several are rows of one batch, whose first rows are not edited."""
+    if len(edits) == 1:
+        before = final_output(run_model(model, inputs))
+        with apply_edits(model, dict(edits)):
+            return [Change(before, final_output(run_model(model, inputs)))]
+    copies = len(edits) + 1
+
+    def edit_rows(address: str, tensor: Tensor) -> Tensor:
+        first, *others = tensor.chunk(copies)
+        pairs = zip(edits, others, strict=True)
+        return torch.cat([first, *(change(rows) if one == address else rows for (one, change), rows in pairs)])
+
+    source = None if inputs.source is None else inputs.source.repeat(copies, 1)
+    with apply_edits(model, {address: functools.partial(edit_rows, address) for address, _ in edits}):
+        output = final_output(run_model(model, ModelInput(inputs.tokens.repeat(copies, 1), source)))
+    first, *others = output.chunk(copies)
+    return [Change(first, one) for one in others]
 
 
 @contextlib.contextmanager
@@ -146,7 +197,7 @@ def switch_off(model: Model, parts: Mapping[str, Sequence[int] | None]) -> Itera
     with switch_off(model, {"decoder.blocks.1.attention.heads": [0, 2], "decoder.blocks.0.feedforward.output": None}):
         pipeline.generate("Once upon a time")
     """
-    with apply_edits(model, {address: _make_edit(_zero, address, heads=heads) for address, heads in parts.items()}):
+    with apply_edits(model, _set_to_zero(parts)):
         yield
 
 
@@ -154,10 +205,46 @@ def compare_without(
     model: Model, parts: Mapping[str, Sequence[int] | None], tokens: Tokens, *, source: Tokens | None = None
 ) -> Change:
     """The output of the whole model, and with these parts switched off (see `switch_off`)."""
+    return compare_edited(model, _set_to_zero(parts), tokens, source=source)
+
+
+def compare_edited(
+    model: Model, changes: Mapping[str, Edit], tokens: Tokens, *, source: Tokens | None = None
+) -> Change:
+    """The output of the model as it is, and with these edits (see `apply_edits`)."""
     inputs = make_input(model, tokens, source)
     before = final_output(run_model(model, inputs))
-    with switch_off(model, parts):
+    with apply_edits(model, changes):
         return Change(before, final_output(run_model(model, inputs)))
+
+
+def copy_places(replacements: Sequence[Replacement], tape: Tape) -> dict[str, Edit]:
+    """Edits that replace single positions by those of another run, whose tape has all these addresses."""
+    by_address: dict[str, list[Replacement]] = {}
+    for one in replacements:
+        by_address.setdefault(one.address, []).append(one)
+    return {address: _copy_edit(some, tape[address]) for address, some in by_address.items()}
+
+
+def _copy_edit(replacements: Sequence[Replacement], other: Tensor) -> Edit:
+    def copy(tensor: Tensor) -> Tensor:
+        new = tensor.clone()
+        for address, place, other_place, head in replacements:
+            by_head = _name(address) in BY_HEAD
+            axis, heads = (2, None if head is None else [head]) if by_head else (1, None)
+            if head is not None and not by_head:
+                raise _no_heads(address)
+            here = _index_mask([place], tensor, axis, address, by_head=by_head)
+            _index_mask([other_place], other, axis, address, by_head=by_head)
+            if heads is not None:
+                here = here & _index_mask(heads, tensor, 1, address, by_head=True)
+            row = other.select(axis, other_place).unsqueeze(axis).to(new.device, new.dtype)
+            if row.shape[axis + 1 :] != new.shape[axis + 1 :]:
+                raise _wrong_shape(address, tensor, other)
+            new = torch.where(here, row, new)
+        return new
+
+    return copy
 
 
 @contextlib.contextmanager
@@ -217,14 +304,11 @@ def _make_edit(
     def replace(tensor: Tensor) -> Tensor:
         new = other(tensor) if callable(other) else other.to(tensor.device, tensor.dtype)
         if new.shape != tensor.shape and new.shape != (1, *tensor.shape[1:]):
-            raise ShapeError(
-                f"The tensor at {address} has shape {list(tensor.shape)}, but the replacement has {list(new.shape)}. "
-                "Record the replacement from a text with the same number of tokens."
-            )
+            raise _wrong_shape(address, tensor, new)
         mask = torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
-        by_head = _name(address) in ("heads", *RECOMPUTED)
+        by_head = _name(address) in BY_HEAD
         if heads is not None and not by_head:
-            raise UsageError(f"{address} has no heads to choose from. Attention heads are at …attention.heads.")
+            raise _no_heads(address)
         for indices, axis in ((positions, 2 if by_head else 1), (heads, 1)):
             if indices is not None:
                 mask &= _index_mask(indices, tensor, axis, address, by_head=by_head)
@@ -243,6 +327,21 @@ def _index_mask(indices: Sequence[int], tensor: Tensor, axis: int, address: str,
     mask = torch.zeros(size, dtype=torch.bool, device=tensor.device)
     mask[list(indices)] = True
     return mask.view(-1, *(1 for _ in tensor.shape[axis + 1 :]))
+
+
+def _wrong_shape(address: str, tensor: Tensor, new: Tensor) -> ShapeError:
+    return ShapeError(
+        f"The tensor at {address} has shape {list(tensor.shape)}, but the replacement has {list(new.shape)}. "
+        "Record the replacement from a text with the same number of tokens."
+    )
+
+
+def _no_heads(address: str) -> UsageError:
+    return UsageError(f"{address} has no heads to choose from. Attention heads are at …attention.heads.")
+
+
+def _set_to_zero(parts: Mapping[str, Sequence[int] | None]) -> dict[str, Edit]:
+    return {address: _make_edit(_zero, address, heads=heads) for address, heads in parts.items()}
 
 
 def _same(tensor: Tensor) -> Tensor:

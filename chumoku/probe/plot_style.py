@@ -16,10 +16,13 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib import font_manager
 from torch import Tensor
 
 INK, PAPER, GRID = "#1c2733", "#ffffff", "#e3e8ee"
+MAX_INCHES = 40.0  # of a map
+SMALLEST_FONT, POINTS_PER_INCH = 5.0, 30.0  # of labels: the font size, and that which fits a cell of one inch
 
 
 def draw_attention_maps(
@@ -32,27 +35,27 @@ def draw_attention_maps(
     titles: Sequence[str] | None = None,
 ) -> Path:
     """Draw one attention map per head from weights [H, T, S]: a row per query, a column per key, darker is larger."""
-    heads, rows, columns = weights.shape
+    heads = len(weights)
+    titles = titles or [f"head {head}" for head in range(heads)]
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
-    size = (across * (1.0 + 0.34 * columns) + 0.8, down * (0.8 + 0.34 * rows) + 0.5)
+    cell = cell_inches(max(down * len(queries), across * len(keys)))
+    width, height = map_inches(queries, keys, cell)
+    width = max(width, text_inches(titles, 9.0))
     darkest = float(weights.max())
-    with plt.rc_context(plot_style()):
-        figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
-        for axis in axes.flat[heads:]:
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = (across * (width + 0.3) + 0.9, down * (height + 0.5) + 0.3)
+    with saved_figure(path, size, columns=across, rows=down) as (figure, axes):
+        flat = np.atleast_1d(axes).flatten()
+        for axis in flat[heads:]:
             axis.axis("off")
-        for head, axis in enumerate(axes.flat[:heads]):
-            image = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
-            axis.set_title(titles[head] if titles else f"head {head}", fontsize=9)
-            axis.set_xticks(range(columns), list(map(axis_label, keys)))
-            rotate_labels(axis, keys)
-            axis.set_yticks(range(rows), list(map(axis_label, queries)))
+        for axis, head, name in zip(flat, weights, titles, strict=False):
+            image = axis.imshow(head.float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
+            axis.set_title(name, fontsize=9)
+            label_map(axis, queries, keys, cell)
         figure.colorbar(image, ax=axes, shrink=0.6, label="weight")
         figure.suptitle(title, fontsize=11)
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-        plt.close(figure)
     return path
 
 
@@ -111,34 +114,88 @@ def plot_style() -> dict[Any, Any]:
 def saved_figure(
     path: Path | BinaryIO, size: tuple[float, float], *, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes in the common style, saved at the end. Missing glyphs are boxes and give no warning."""
+    """A figure and its axes in the common style, saved at the end. Missing glyphs are boxes and give no warning.
+
+    The file is as large as everything in the figure, so that no label or title at its edge is cut off.
+    """
     with plt.rc_context(plot_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained")
         try:
             yield figure, axes
-            figure.savefig(path, dpi=130 if max(size) < 20 else 80)
+            figure.savefig(path, dpi=130 if max(size) < 20 else 80, bbox_inches="tight", pad_inches=0.1)
         finally:
             plt.close(figure)
 
 
-def axis_label(name: str, max_chars: int = 14) -> str:
-    """A token's name as an axis label: shortened, and with $ escaped so that it is not read as a formula."""
-    name = name if len(name) <= max_chars else f"{name[: max_chars - 1]}…"
+def axis_label(name: str, most: int = 20) -> str:
+    """A token's name as an axis label: at most `most` columns wide, where a wide character such as 食 has two.
+
+    $ is escaped, so that it is not read as a formula.
+    """
+    if count_columns(name) > most:
+        name = next(name[:end] for end in range(len(name) - 1, -1, -1) if count_columns(name[:end]) < most) + "…"
     return name.replace("$", r"\$")
 
 
-def rotate_labels(axis: Any, names: Sequence[str]) -> None:
-    """Rotate the labels of narrow columns that are wider than their column."""
-    for label, rotated in zip(axis.get_xticklabels(), labels_to_rotate(names), strict=True):
-        label.set_rotation(90 if rotated else 0)
+def count_columns(text: str) -> int:
+    """The width of a text: two for each wide character, one for each other."""
+    return sum(2 if _is_wide(char) else 1 for char in text)
+
+
+def text_inches(texts: Sequence[str], size: float) -> float:
+    """About the width of the longest text at this font size."""
+    ems = (sum(1.0 if _is_wide(char) else 0.6 for char in text) for text in texts)
+    return max(ems, default=0.0) * size / 72
+
+
+def wrap_parts(parts: Sequence[str], inches: float, size: float) -> str:
+    """The parts of a label in as few lines as fit this width."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        longer = f"{lines[-1]}  {part}"
+        lines = [*lines[:-1], longer] if text_inches([longer], size) <= inches else [*lines, part]
+    return "\n".join(lines)
+
+
+def cell_inches(count: int) -> float:
+    """The size of one cell of a map whose longer side has `count` cells, so that the map has at most MAX_INCHES."""
+    return min(0.36 if count <= 48 else 0.2, MAX_INCHES / max(1, count))
+
+
+def map_inches(rows: Sequence[str], columns: Sequence[str], cell: float) -> tuple[float, float]:
+    """Width and height of a map with its labels."""
+    size, _ = label_size(cell)
+    beside, below = (text_inches(list(map(axis_label, names)), size) for names in (rows, columns))
+    return cell * len(columns) + beside, cell * len(rows) + (below if any(labels_to_rotate(columns)) else 0.2)
+
+
+def label_size(cell: float) -> tuple[float, int]:
+    """The font size at which two wide characters fit into a cell, and n if only every nth label is readable."""
+    size = min(9.0, max(SMALLEST_FONT, POINTS_PER_INCH * cell))
+    return size, math.ceil(size / (POINTS_PER_INCH * cell) - 1e-9)
+
+
+def label_map(axis: Any, rows: Sequence[str], columns: Sequence[str], cell: float) -> None:
+    """Label both axes of a map with the names of its tokens; if there are too many to be readable, with every nth."""
+    size, step = label_size(cell)
+    shown = [range(0, len(names), step) for names in (rows, columns)]
+    axis.set_yticks(shown[0], [axis_label(rows[place]) for place in shown[0]], fontsize=size)
+    axis.set_xticks(shown[1], [axis_label(columns[place]) for place in shown[1]], fontsize=size)
+    rotated = labels_to_rotate([columns[place] for place in shown[1]])
+    for label, is_rotated in zip(axis.get_xticklabels(), rotated, strict=True):
+        label.set_rotation(90 if is_rotated else 0)
 
 
 def labels_to_rotate(names: Sequence[str]) -> list[bool]:
     """Which labels of narrow columns are rotated by 90°: words are, single wide characters such as 食 are not."""
     if max(map(len, names), default=0) <= 2:
         return [False for _ in names]
-    return [len(name) > 2 or not any(unicodedata.east_asian_width(char) in "WF" for char in name) for name in names]
+    return [len(name) > 2 or not any(map(_is_wide, name)) for name in names]
+
+
+def _is_wide(char: str) -> bool:
+    return unicodedata.east_asian_width(char) in "WF"
 
 
 def add_colorbar(figure: Any, image: Any, axes: Any, *, text: str) -> None:

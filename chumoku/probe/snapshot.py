@@ -22,6 +22,7 @@ from torch import Tensor
 from chumoku.models.model import EncoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.modules import unwrap_compiled
+from chumoku.nn.positions import LearnedPositions
 from chumoku.nn.tap import Tape
 from chumoku.probe import attention, lens
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
@@ -139,7 +140,7 @@ def take_snapshot(
     )
     weights = attention.stack_attention(model, tape)
     maps = [_name_map(key, one[:, 0].float().cpu(), inputs) for key, one in weights.items()]
-    logits = None if output.logits is None else final_output(output)[0]
+    logits = final_output(output)[0] if model.config.predicts_tokens else None
     is_encoder = isinstance(model, EncoderModel)
     stack = model.get_submodule("encoder" if is_encoder else "decoder")
     following = inputs.next_token
@@ -210,7 +211,7 @@ def position_table(stack: Stack, length: int) -> PositionTable:
     positions = torch.arange(length, device=next(stack.parameters()).device)
     rows = [str(position) for position in range(length)]
     if stack.position is not None:
-        kind = type(stack.position).__name__.lower()
+        kind = "learned" if isinstance(stack.position, LearnedPositions) else "sinusoidal"
         return PositionTable(kind, stack.position(positions, length).detach().float().cpu()[:, :MAX_COLUMNS], rows)
     if stack.rotary is not None:
         return PositionTable("rotary", stack.rotary(positions, torch.float32).cos.cpu()[:, :MAX_COLUMNS], rows)

@@ -24,15 +24,21 @@ class TensorTable(NamedTuple):
 def read_table(model: Model, inputs: LookInput, address: str, *, head: int = 0) -> TensorTable:
     """The tensor at an address in a forward pass; of tensors with a matrix for each head, the matrix of one head."""
     model = unwrap_compiled(model)
-    known = addresses(model)
-    if address not in known:
-        hint = did_you_mean(address, known, f"It has {len(known)} addresses.", cutoff=0.3)
-        raise AddressError(f"This model has no address {address}. {hint}")
+    check_address(model, address)
     _, tape = run_and_record(model, inputs.tokens, address, source=inputs.source)
     if address not in tape:
         raise AddressError(f"The forward pass of this prompt did not reach {address}.")
     values = tape[address][0].float().cpu()
-    return TensorTable(list(values.shape), _to_matrix(model, values, address, head), *_axis_labels(address, inputs))
+    labels = (None, None) if values.ndim == 1 else _axis_labels(address, inputs)  # one vector for the whole text
+    return TensorTable(list(values.shape), _to_matrix(model, values, address, head), *labels)
+
+
+def check_address(model: Model, address: str) -> None:
+    """Raise AddressError if the model has no such address."""
+    known = addresses(model)
+    if address not in known:
+        hint = did_you_mean(address, known, f"It has {len(known)} addresses.", cutoff=0.3)
+        raise AddressError(f"This model has no address {address}. {hint}")
 
 
 def _to_matrix(model: Model, values: Tensor, address: str, head: int) -> Tensor:
@@ -47,13 +53,11 @@ def _to_matrix(model: Model, values: Tensor, address: str, head: int) -> Tensor:
     return values[head * len(values) // model.config.heads]  # several query heads may share a key head
 
 
-def _axis_labels(address: str, inputs: LookInput) -> tuple[list[str] | None, list[str] | None]:
+def _axis_labels(address: str, inputs: LookInput) -> tuple[list[str], list[str] | None]:
     """Labels of the rows, and of the columns if they are tokens too."""
     own, source = inputs.names, inputs.source_names
     queries = source if source and address.startswith("encoder") else own
     keys = source if "cross_attention" in address else queries
     part = address.rpartition(".")[2]
-    if part == "vector":
-        return None, None
     rows = keys if "attention." in address and part in ("keys", "values") else queries
     return rows, keys if part in ("scores", "masked_scores", "weights") and "attention." in address else None

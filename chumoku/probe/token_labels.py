@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from chumoku.text.tokenizer import BYTE_TOKEN, Tokenizer
 
 MAX_CHARS = 24
 MAX_PARTS = 8  # tokens that are searched for the bytes of a character
+SPACE_SENTENCE = "▁ stands for a space before the token: there a new word begins."
 BYTES = re.compile(r"(?:‹[0-9a-f]{2}›)+")
 
 
@@ -39,6 +40,11 @@ def token_label(tokenizer: Tokenizer, number: int) -> str:
     elif BYTE_TOKEN.fullmatch(name):
         name = show_piece(bytes.fromhex(name[3:5]))
     return make_visible(name) or f"#{number}"
+
+
+def explain_space(names: Iterable[str]) -> str | None:
+    """A sentence that explains ▁ if a name has it."""
+    return SPACE_SENTENCE if any("▁" in name for name in names) else None
 
 
 def label_row(labels: Sequence[str]) -> list[TokenLabel]:

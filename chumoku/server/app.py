@@ -69,8 +69,8 @@ async def session(request: Request) -> Response:
 
 async def lab_status(request: Request) -> Response:
     state = state_of(request)
-    exists = state.lab is not None and await state.files.read("lab exists", lab.report_exists, state.lab)
-    return json_response({"report": exists})
+    found = None if state.lab is None else await state.files.read("lab exists", lab.find_report, state.lab)
+    return json_response({"report": found is not None, "quick": found is not None and found[1]})
 
 
 async def lab_report(request: Request) -> Response:

@@ -38,12 +38,12 @@ class Report(NamedTuple):
 
 
 def read_report(folder: Path, language: str | None = None, theme: str | None = None) -> Report | None:
-    """report.html of a folder, optionally in a language and a theme; None if there is no report."""
-    path = folder / "report.html"
+    """The report that `find_report` finds, optionally in a language and a theme; None if there is no report."""
     try:
-        if not report_exists(folder):
+        found = find_report(folder)
+        if found is None:
             return None
-        with open_regular(path) as stream:
+        with open_regular(found[0] / "report.html") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError:  # deleted in the meantime
         return None
@@ -65,6 +65,15 @@ def apply_view(html: str, language: str | None, theme: str | None) -> str:
         # The policy in the report allows only its own style; the policy in the HTTP header allows both.
         html = POLICY.sub("", html, count=1).replace("</style>", f"</style><style>{DARK}</style>", 1)
     return html
+
+
+def find_report(folder: Path) -> tuple[Path, bool] | None:
+    """The folder of the report, and whether it is that of a short run: `folder`, or else the one beside it.
+
+    `chumoku lab run --quick` writes to runs/lab-quick, so that it does not replace the results of a full run.
+    """
+    short = folder.with_name(f"{folder.name}-quick")
+    return (folder, False) if report_exists(folder) else (short, True) if report_exists(short) else None
 
 
 def report_exists(folder: Path) -> bool:

@@ -17,25 +17,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chumoku.decoding.arguments import fill_options
-from chumoku.decoding.chat import format_for, missing_template_notice
+from chumoku.decoding.chat import missing_template_notice
 from chumoku.decoding.engines.open_engine import open_engine
+from chumoku.decoding.model_card import default_sampling, model_card
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.model_path import resolve_run
-from chumoku.models.generation_config import RANGES
 from chumoku.models.limit_context import limit_longrope
 from chumoku.models.model import DecoderModel, Model
 from chumoku.nn.lora import Adapter
 from chumoku.pipeline import Pipeline, load
 from chumoku.server.adapters import open_adapter
 from chumoku.server.errors import RequestError, busy_error
-from chumoku.server.examples import examples_for
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.security.limits import Limits
 from chumoku.server.worker import Worker
 from chumoku.text import chat_template_process
-from chumoku.text.languages import source_languages, target_languages
+from chumoku.training.example_sentences import examples_for
 
 CHUNK = 64  # prompt tokens in the first step; the worker adjusts it
 NAME = re.compile(r"[\w.+@ -]{1,128}")
@@ -67,8 +65,7 @@ class ServedModel:
     @property
     def default_sampling(self) -> dict[str, float | None]:
         """The sampling options of a request that sets none."""
-        options = fill_options(self.pipeline.generation_config, {})
-        return {name: getattr(options, name) for name in RANGES}
+        return default_sampling(self.pipeline.generation_config)
 
     @property
     def chat_notice(self) -> str | None:
@@ -95,32 +92,16 @@ class ServedModel:
     @property
     def card(self) -> dict[str, Any]:
         """The model's entry in /v1/models."""
-        config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
-        decoder = config.kind == "decoder"
-        translates = config.kind == "encoder-decoder"
-        choice = translates and tokenizer.target_language is None
-        return {
-            "id": self.name,
-            "object": "model",
-            "parent": None,
-            "created": self.created,
-            "owned_by": "chumoku",
-            "kind": config.kind,
-            "context": self.capacity if decoder else config.context,
-            "vocabulary": config.vocabulary,
-            "heads": config.heads,
-            "layers": config.layers,
-            "encoder_layers": (config.encoder_layers or config.layers) if config.kind == "encoder-decoder" else None,
-            "width": config.width,
-            "position": config.position,
-            "norm": config.norm,
-            "feedforward": config.feedforward,
-            "sampling": self.default_sampling if decoder else None,
-            "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
-            "into": target_languages(tokenizer) or None if choice else None,
-            "source_languages": source_languages(tokenizer) or None if translates else None,
-            "examples": list(self.examples),
-        }
+        return model_card(
+            self.name,
+            self.pipeline.config,
+            tokenizer=self.pipeline.tokenizer,
+            source_tokenizer=self.pipeline.source_tokenizer,
+            generation_config=self.pipeline.generation_config,
+            capacity=self.capacity,
+            created=self.created,
+            examples=self.examples,
+        )
 
     @property
     def cards(self) -> list[dict[str, Any]]:

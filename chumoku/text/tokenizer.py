@@ -210,6 +210,11 @@ class Tokenizer:
         return [show_piece(piece) for piece in raw]
 
     @functools.cached_property
+    def split_characters(self) -> str:
+        """The characters before which a long text may be split."""
+        return "".join(char for char in " \n" if self._splits_before(char))
+
+    @functools.cached_property
     def is_unknown(self) -> Callable[[str], bool]:
         """Whether a character has no token: it is encoded as <unk>, or as bytes in a vocabulary of pieces of text."""
 
@@ -239,11 +244,6 @@ class Tokenizer:
         finally:
             temporary.unlink(missing_ok=True)
         return path
-
-    @functools.cached_property
-    def _split_chars(self) -> str:
-        """The characters before which a long text may be split."""
-        return "".join(char for char in " \n" if self._splits_before(char))
 
     @property
     def _unicode_to_bytes(self) -> dict[str, int]:
@@ -288,13 +288,15 @@ class Tokenizer:
 
     def _pieces_of(self, text: str, *, special: bool) -> list[str]:
         """The text, or its pieces that can be encoded separately if it is long."""
-        if len(text) <= MAX_PIECE_LENGTH or not self._split_chars:
+        if len(text) <= MAX_PIECE_LENGTH or not self.split_characters:
             return [text]
         pieces = []
         for part in self._around_specials(text) if special else [text]:
             start = 0
             while len(part) - start > MAX_PIECE_LENGTH:
-                split = _find_split(part, start + MAX_PIECE_LENGTH // 2, start + MAX_PIECE_LENGTH, self._split_chars)
+                split = _find_split(
+                    part, start + MAX_PIECE_LENGTH // 2, start + MAX_PIECE_LENGTH, self.split_characters
+                )
                 pieces.append(part[start:split])
                 start = split
             pieces.append(part[start:])

@@ -142,8 +142,11 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
-def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Module:
-    """The objective ready for training: with activation checkpointing, casting, DDP or FSDP, and torch.compile."""
+def wrap(objective: Objective, settings: TrainSettings, world: World, *, fixed_shapes: bool = False) -> nn.Module:
+    """The objective ready for training: with activation checkpointing, casting, DDP or FSDP, and torch.compile.
+
+    fixed_shapes: all batches have one shape, as packed rows always have.
+    """
     blocks = [module for module in objective.modules() if isinstance(module, Block)]
     if settings.packing and world.device.type == "cuda":
         _check_packing(settings)
@@ -159,8 +162,8 @@ def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Modu
         module = Cast(objective, DTYPES[settings.precision])
     if world.size > 1 and not sharding:
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
-    if settings.compile and settings.packing:
-        # All batches have one shape, so a step can be recorded once as a CUDA graph and replayed.
+    if settings.compile and (settings.packing or fixed_shapes):
+        # A step can be recorded once as a CUDA graph and replayed.
         replay = world.device.type == "cuda" and world.size == 1 and settings.gradient_accumulation == 1
         options = {"triton.cudagraphs": replay}
         module.forward = _compiled_for_training(module.forward, dynamic=False, options=options)

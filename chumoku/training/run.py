@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from chumoku.config import settings_to_dict
+from chumoku.data.batches import MaskedBatches, WindowBatches
 from chumoku.data.span_corruption import SpanBatches
 from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError, pluralize
@@ -287,7 +288,7 @@ def build_run(
     else:
         check_teacher(teacher, data)
         objective = make_objective(recipe, model, teacher=teacher.model, outputs=shared_outputs(teacher))
-    module = wrap(objective, settings, world)
+    module = wrap(objective, settings, world, fixed_shapes=isinstance(data.train, WindowBatches | MaskedBatches))
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
     flops = count(data.config, length=data.length).training_flops

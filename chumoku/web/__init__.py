@@ -2,14 +2,21 @@
 
     chumoku convert runs/demo/last demo.html --to web
 
-    container.py        model and tokenizers → bytes              in_page/container.js      bytes → config, tensors, tokenizers
-    build_wasm.py       native/step.cpp → in_page/wasm/step.wasm  in_page/wasm/             the fast engine
-                                                                  in_page/nn/, model.js     its twin: every part in plain JavaScript
-    tokenizer_data.py   what a tokenizer needs in the page        in_page/tokenizers/       text ↔ tokens
-    chat_pattern.py     a chat template as texts around messages  in_page/decoding/         sampling, beam search, translation, chat
-                                                                  in_page/look/             what the view "look" shows
-    page.py             modules, styles and container → HTML      in_page/api.js, worker.js the views' requests, answered in the page
-    certificate.py      the page in Chromium against Python
+Python, in this folder                                     JavaScript, in chumoku/viewer/in_page/
 
-in_page/ is a folder of chumoku/viewer, whose views the page shows unchanged.
+    container.py        model, tokenizers → bytes          container.js         bytes → config, tensors, tokenizers
+    derived_settings.py config, frequencies, buckets
+    build_wasm.py       native/step.cpp → wasm/step.wasm   wasm/                the fast engine
+                                                           nn/, model.js        its twin in plain JavaScript
+    tokenizer_data.py   what a tokenizer needs             tokenizers/, text/   text ↔ tokens, sentences
+    generation_data.py  sampling defaults, chat pattern    decoding/            sampling, beam search, translation, chat
+                                                           look/                what the view "look" shows
+    payload.py          bytes → text in a page             payload.js           text → bytes
+    page.py             modules, payload → HTML            integrity.js         the page checks that it is whole
+                                                           api.js, worker.js    the views' requests, answered here
+    checks.py           inputs and Python's outputs        certificate.js       the page's outputs, compared
+    certificate.py      the page in Chromium against Python
+    export.py           all of it: chumoku convert --to web
+
+The views are those of the server's page, unchanged.
 """

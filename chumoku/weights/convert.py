@@ -83,8 +83,10 @@ def convert(
 
 def check_arguments(out: Path, to: str, kind: str | None) -> None:
     """Refuse wrong arguments before anything is opened or written."""
+    if to == "web":
+        raise UsageError("A web page is written by chumoku.web.export.export_page, or by `chumoku convert --to web`.")
     if to not in KINDS:
-        raise UsageError(f"Unknown target '{to[:60]}'. Choose one of {', '.join(KINDS)}.")
+        raise UsageError(f"Unknown target '{to[:60]}'. Choose one of {', '.join(KINDS)}, web.")
     if kind is not None and kind not in KINDS[to]:
         other = " (llama.cpp's llama-quantize makes other types of an f16 file.)" if to == "gguf" else ""
         raise UsageError(f"{to} cannot be written as '{kind[:60]}'. Choose one of {', '.join(KINDS[to])}.{other}")

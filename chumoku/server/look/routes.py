@@ -30,6 +30,8 @@ LOOKS: dict[str, tuple[type[schemas.Strict], Callable[..., Any]]] = {
     "/v1/look/block": (schemas.Block, views.block),
     "/v1/look/next": (schemas.Next, views.next_tokens),
     "/v1/look/ablate": (schemas.Ablate, views.ablate),
+    "/v1/look/patch": (schemas.Patch, views.patch),
+    "/v1/look/effects": (schemas.Effects, views.effects),
 }
 
 

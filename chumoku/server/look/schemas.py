@@ -3,7 +3,9 @@
 PromptRequest  model, text, target, new      the base of all but RunLook
 Look           maps, layer, lens             Tensor   address, row, head
 Block          part, layer, head, place      Next     count
-Ablate         off                           RunLook  checkpoint, map, layer, head
+Ablate         off                           Patch    other, replace
+Effects        part, layer
+RunLook        checkpoint, map, layer, head
 """
 
 from __future__ import annotations
@@ -75,6 +77,25 @@ class Part(Strict):
 
 class Ablate(PromptRequest):
     off: Annotated[list[Part], Field(min_length=1, max_length=64)]
+
+
+class Replacement(Strict):
+    """A position whose tensor is replaced by that of the other text, there at `other_place` (by default the same)."""
+
+    address: Name
+    place: Place
+    other_place: Place | None = None
+    head: Head | None = None  # None: all heads
+
+
+class Patch(PromptRequest):
+    other: Text
+    replace: Annotated[list[Replacement], Field(min_length=1, max_length=64)]
+
+
+class Effects(PromptRequest):
+    part: Stack
+    layer: Layer
 
 
 class RunLook(Strict):

@@ -4,6 +4,7 @@
     tokens        the tokens of the texts                     addresses      all recordable tensors
     tensor        the first 64 × 64 numbers at an address     next_tokens    the most likely next tokens, with logits
     block         one head's computation at one position      ablate         the output with parts switched off
+    patch         the output with values of another text      effects        of every head of a layer switched off alone
 
 Each function runs the model, so the server calls it in the worker thread. It calls `check_interrupt` before each
 generated token and each layer of the lens, which may raise an exception to stop it. A response has at most about 8 MB.
@@ -25,17 +26,19 @@ from chumoku.pipeline import Pipeline
 from chumoku.probe import next_token, page
 from chumoku.probe.block import HeadTrace, trace_block
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
-from chumoku.probe.forward_pass import check_head, check_layer
+from chumoku.probe.forward_pass import check_head, check_layer, final_output, run_and_record
 from chumoku.probe.json_values import json_number, json_numbers
-from chumoku.probe.patching import compare_without, switch_off
+from chumoku.probe.patching import Change, Replacement, compare_edited, compare_without, copy_places, switch_off
+from chumoku.probe.patching import ablate as measure_effects
 from chumoku.probe.snapshot import LookInput, most_likely, predicted_positions, take_snapshot
-from chumoku.probe.tensor_table import read_table
+from chumoku.probe.tensor_table import check_address, read_table
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.shared import MAX_MAP_VALUES, MAX_TOKENS, MAX_TOKENS_ONE_LAYER, prompt_from_request
 from chumoku.server.token_text import label_tokens
 
 SHOWN_VALUES = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
+SWITCHABLE = ("attention.heads", "cross_attention.heads", "feedforward.output")  # of a block
 SIDE = 64  # maximal number of rows and columns shown
 
 
@@ -90,7 +93,7 @@ def tensor(
         if request.row >= len(table):
             raise UsageError(f"There is no row {request.row} at {request.address}: it has {len(table)} rows.")
         table, rows = table[request.row : request.row + 1], rows and rows[request.row : request.row + 1]
-    finite = table[table.isfinite()]
+    finite = table[table.isfinite()].double()  # the sum of masked scores is not finite in float32
     statistics = [float(one) for one in (finite.min(), finite.max(), finite.mean())] if len(finite) else [math.nan] * 3
     return {
         "address": request.address,
@@ -159,22 +162,104 @@ def ablate(
     change = compare_without(model, off, prompt.tokens, source=prompt.source)
     with switch_off(model, off):
         ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
-    has_logits = change.before.ndim == 3
-    places = list(predicted_positions(model, prompt)) or [0]
-    effects = (change.effects[0, places] / math.log(2) if has_logits else change.effects).tolist()
+    outputs = (("before", change.before, prompt), ("after", change.after, ablated_prompt))
+    first = _predicted_places(pipeline, prompt)[0]
     return {
         **{
             name: {
                 "output": generated_text(pipeline.tokenizer, one),
-                "candidates": _describe_candidates(output[0, places[0]], prompt) if has_logits else [],
+                "candidates": _describe_candidates(pipeline, output, first, prompt),
             }
-            for name, output, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))
+            for name, output, one in outputs
         },
+        **_describe_change(pipeline, change, prompt),
+        "notices": notices,
+    }
+
+
+def patch(
+    pipeline: Pipeline, request: schemas.Patch, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
+    """Candidates of the text, of another text, and of the text with tensors of the other one.
+
+    Both texts have the same continuation, that of the first one. The candidates are those at the place where the
+    prediction changes most.
+    """
+    model = pipeline.model
+    for one in request.replace:
+        check_address(model, one.address)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    follows = None if pipeline.config.kind == "encoder" else list(prompt.tokens[prompt.prompt_length :])
+    about_other = request.model_copy(update={"text": request.other, "target": follows})
+    other, other_notices = prompt_from_request(pipeline, about_other, check_interrupt)
+    wanted = [
+        Replacement(one.address, one.place, one.place if one.other_place is None else one.other_place, one.head)
+        for one in request.replace
+    ]
+    addresses = dict.fromkeys(one.address for one in wanted)
+    output, tape = run_and_record(model, other.tokens, *addresses, source=other.source)
+    change = compare_edited(model, copy_places(wanted, tape), prompt.tokens, source=prompt.source)
+    described = _describe_change(pipeline, change, prompt)
+    places, other_places = _predicted_places(pipeline, prompt), _predicted_places(pipeline, other)
+    nth = max(range(len(described["places"])), key=lambda one: float(described["places"][one]["bits"]))
+    there = other_places[min(nth, len(other_places) - 1)]
+    return {
+        "place": places[nth],
+        "before": {"candidates": _describe_candidates(pipeline, change.before, places[nth], prompt)},
+        "after": {"candidates": _describe_candidates(pipeline, change.after, places[nth], prompt)},
+        "other": {"candidates": _describe_candidates(pipeline, final_output(output), there, other)},
+        **described,
+        "notices": [*notices, *(one for one in other_notices if one not in notices)],
+    }
+
+
+def _predicted_places(pipeline: Pipeline, prompt: LookInput) -> list[int]:
+    return list(predicted_positions(pipeline.model, prompt)) or [0]
+
+
+def _describe_change(pipeline: Pipeline, change: Change, prompt: LookInput) -> dict[str, Any]:
+    """The mean effect, and that at each predicted position: in bits, for vectors 1 − cos."""
+    places, by_place = _predicted_places(pipeline, prompt), change.before.ndim == 3
+    effects = (change.effects[0, places] / math.log(2) if by_place else change.effects).tolist()
+    return {
         "change": json_number(sum(effects) / len(effects)),
         "places": [{"place": place, "bits": json_number(part)} for place, part in zip(places, effects, strict=False)],
+        "measure": "bits" if by_place else "cosine",
+    }
+
+
+def effects(
+    pipeline: Pipeline, request: schemas.Effects, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
+    """How much the output changes without each head of a layer, and without its feed-forward; measured as in `ablate`.
+
+    A request is about one layer, so that its work is bounded and the page can show its progress.
+    """
+    check_layer(pipeline.config, request.layer, request.part)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    known, block = tap.addresses(pipeline.model), f"{request.part}.blocks.{request.layer}"
+    parts = [name for one in SWITCHABLE if (name := f"{block}.{one}") in known]
+    places = _predicted_places(pipeline, prompt)
+    found = measure_effects(pipeline.model, prompt.tokens, *parts, source=prompt.source, positions=places)
+    has_logits = pipeline.config.head_kind in ("next", "masked", "tags")  # others have one vector for the text
+    return {
+        "effects": [
+            {
+                "part": {"part": request.part, "layer": request.layer, **_describe_part(one.address, one.head)},
+                "effect": json_number(one.effect / math.log(2) if has_logits else one.effect),
+            }
+            for one in found
+        ],
         "measure": "bits" if has_logits else "cosine",
         "notices": notices,
     }
+
+
+def _describe_part(address: str, head: int | None) -> dict[str, Any]:
+    """The fields of `schemas.Part` that name a head or a feed-forward."""
+    if head is None:
+        return {"feedforward": True}
+    return {"head": head, "cross": True} if "cross_attention" in address else {"head": head}
 
 
 def _find_switched_off(pipeline: Pipeline, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
@@ -215,8 +300,11 @@ def _describe_config(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _describe_candidates(logits: Tensor, prompt: LookInput) -> list[dict[str, Any]]:
+def _describe_candidates(pipeline: Pipeline, output: Tensor, place: int, prompt: LookInput) -> list[dict[str, Any]]:
+    """The most likely tokens at a position of logits [1, T, V]; none of other outputs."""
+    if not pipeline.config.predicts_tokens:
+        return []
     return [
         {"id": token, "text": prompt.name(token), "probability": json_number(probability)}
-        for token, probability in most_likely(logits.float().softmax(-1).cpu())
+        for token, probability in most_likely(output[0, place].float().softmax(-1).cpu())
     ]

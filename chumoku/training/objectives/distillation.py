@@ -45,8 +45,10 @@ class Distillation(Objective):
         # Inside a tuple, it is no submodule: not trained, not cast, not in training mode, not synchronized.
         self._teacher = (teacher.eval().requires_grad_(False),)
 
-    def loss(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        labels = super().loss(logits, batch)
+    reads_logits = True
+
+    def loss(self, logits: Tensor, hidden: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        labels = super().loss(logits, hidden, batch)
         if not self.training:
             return labels
         with torch.no_grad():

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -52,8 +53,27 @@ def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor
     )
 
 
+def joined_loss(model: Model, hidden: Tensor, labels: Tensor, label_smoothing: float) -> Tensor | None:
+    """`token_loss` of hidden vectors [B, T, D], by a kernel that includes the output product; None if it cannot.
+
+    Only in compiled training, because there the logits that nobody reads are not computed.
+    """
+    if not (torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(hidden)) or plain_formulas():
+        return None
+    product = model.output_product(hidden)
+    if product is None:
+        return None
+    from chumoku.training.loss_kernel import linear_losses
+
+    x, weight, bias = product
+    losses: Tensor = linear_losses(x.flatten(0, 1), weight, bias, labels.flatten(), label_smoothing)[0]
+    return losses.sum()
+
+
 class Objective(nn.Module):
     """Batch → summed loss of a model. In eval mode, plain cross-entropy without smoothing and router losses."""
+
+    reads_logits = False  # whether `loss` needs the logits for more than the loss of the labels
 
     def __init__(
         self, model: Model, *, label_smoothing: float = 0.0, balance_loss: float = 0.0, router_z_loss: float = 0.0
@@ -72,15 +92,20 @@ class Objective(nn.Module):
         output = forward(self.model, batch)
         if output.logits is None:
             raise UsageError("This model outputs vectors, not logits, so it has no loss. Train with head = 'masked'.")
-        total = self.loss(output.logits, batch)
+        total = self.loss(output.logits, output.hidden, batch)
         if output.losses is not None:
             routers = self.balance_loss * output.losses.balance + self.router_z_loss * output.losses.z
             total = total + routers * (batch["labels"] != IGNORE).sum()
         return total
 
-    def loss(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        """The summed loss of these logits, without those of routers."""
-        return self.token_loss(logits, batch["labels"], self.label_smoothing if self.training else 0.0)
+    def loss(self, logits: Tensor, hidden: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """The summed loss of these logits, which are those of `hidden`, without the losses of routers."""
+        smoothing = self.label_smoothing if self.training else 0.0
+        if self.token_loss is token_loss and not self.reads_logits:
+            joined = joined_loss(self.model, hidden, batch["labels"], smoothing)
+            if joined is not None:
+                return joined
+        return self.token_loss(logits, batch["labels"], smoothing)
 
     def step_batches(
         self, batches: list[dict[str, Tensor]], module: nn.Module, world: World

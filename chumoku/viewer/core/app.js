@@ -1,35 +1,48 @@
-// The frame of the page: the current view, model, language and theme, and the state of the server.
+// The frame of the page: the current view, model, language and theme, and the state of the back end.
 //
-//   #/translate  →  import("../views/translate/translate.js")  →  mount(root, context) → { unmount(), refresh?() }
+//   #/translate  →  backEnd.loadView("translate")  →  mount(root, context) → { unmount(), refresh?() }
 //
 // A view's module exports `mount`, and optionally `strings` (its texts), `styles` (its style sheets), `accepts(model)`
 // (which models it works with; a view without it needs no model) and `prefers(model)` (which of them it starts with).
 // context = { api, t, language, onLanguage, models, model, onModel, theme: { now, onChange }, notice, storedValue }.
-import { makeApi } from "./api.js";
+//
+// A back end (of the served page: main.js; of a page that needs no server: ../in_page/main.js) is
+//   { views,                                         their names; the first is the default
+//     connect({ onState, onUnknownModel, restart })  → { api, check }; states are "ok" or the key of a text
+//     loadView(name),                                → a promise of the view's module, with its style sheets loaded
+//     enableStyles(names) }                          enables these style sheets of views and no others
 import { el } from "./dom.js";
-import { watchHealth } from "./health.js";
+import { makeFrame } from "./frame.js";
 import { addStrings, language, onLanguage, t } from "./i18n.js";
-import { askForKey } from "./key.js";
+import { scrollToMiddle } from "./overflow.js";
 import { strings } from "./strings.js";
 import { startSwitches } from "./switches.js";
 
-const VIEWS = ["translate", "chat", "look", "playground", "runs", "lab"];
-const viewModule = (name) => `../views/${name}/${name}.js`;
 const byId = (id) => document.getElementById(id);
 const root = document.documentElement;
 
-addStrings(strings);
-const health = watchHealth(showHealth);
-const api = makeApi({ onNoResponse: () => health.check(), onKeyRequired: () => askForKey().then(start), onUnknownModel: () => reloadModels(false) });
 const themeListeners = new Set();
+let backEnd = null;
+let connection = null; // { api, check }
 let models = [];
 let shown = null; // { name, module, handle, cleanups, model, modelListeners }
 let loadCount = 0; // a slow view must not replace one that was chosen after it
 
+export function startApp(given) {
+  backEnd = given;
+  addStrings(strings);
+  document.body.prepend(...makeFrame(backEnd.views));
+  connection = backEnd.connect({ onState: showState, onUnknownModel: () => reloadModels(false), restart: start });
+  startSwitches((theme) => [...themeListeners].forEach((callback) => callback(theme)));
+  onLanguage(() => (document.title = `${t(viewInAddress())} · chumoku`));
+  addEventListener("hashchange", show);
+  start();
+}
+
 // ---- the views ----
 function viewInAddress() {
   const name = location.hash.replace(/^#\/?/, "").split(/[/?]/)[0];
-  return VIEWS.includes(name) ? name : VIEWS[0];
+  return backEnd.views.includes(name) ? name : backEnd.views[0];
 }
 
 async function show() {
@@ -39,18 +52,18 @@ async function show() {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  scrollToMiddle(byId("views"), byId("views").querySelector("[aria-current]"));
   let module;
   try {
-    module = await import(viewModule(name));
-    await Promise.all((module.styles ?? []).map(loadStyle));
+    module = await backEnd.loadView(name);
   } catch {
-    health.check();
+    connection.check();
   }
   if (load !== loadCount) return;
   closeView();
   if (!module) return showText(byId("view"), t("no_view"));
   if (module.strings) addStrings(module.strings);
-  enableOnly(module.styles ?? []);
+  backEnd.enableStyles(module.styles ?? []);
   openView(name, module);
 }
 
@@ -78,7 +91,7 @@ function context(view) {
     view.cleanups.push(() => set.delete(callback));
   };
   return {
-    api,
+    api: connection.api,
     t,
     language,
     onLanguage: (callback) => view.cleanups.push(onLanguage(callback)),
@@ -95,27 +108,11 @@ function showText(where, sentence) {
   where.replaceChildren(el("p", { class: "empty" }, sentence));
 }
 
-const sheets = new Map(); // name → { link, ready }
-function loadStyle(name) {
-  if (!sheets.has(name)) {
-    const link = el("link", { rel: "stylesheet", href: "/viewer/" + name });
-    const ready = new Promise((done) => ["load", "error"].forEach((event) => link.addEventListener(event, done)));
-    sheets.set(name, { link, ready });
-    document.head.append(link);
-  }
-  return sheets.get(name).ready;
-}
-
-/** Views use the same class names, so only the style sheets of the shown view are enabled. */
-function enableOnly(names) {
-  for (const [name, { link }] of sheets) if (link.sheet) link.sheet.disabled = !names.includes(name);
-}
-
 // ---- the models ----
 async function start() {
-  import(viewModule(viewInAddress())).catch(() => {}); // loads in parallel with the models; `show` reports errors
+  backEnd.loadView(viewInAddress()).catch(() => {}); // loads in parallel with the models; `show` reports errors
   try {
-    models = (await api.get("/v1/models")).data;
+    models = (await connection.api.get("/v1/models")).data;
   } catch (error) {
     if (error.status !== 401) notice(error.message);
     models = [];
@@ -127,7 +124,7 @@ async function start() {
 async function reloadModels(refresh) {
   const before = models;
   try {
-    models = (await api.get("/v1/models")).data;
+    models = (await connection.api.get("/v1/models")).data;
   } catch {
     return undefined; // shown by the banner, or by the form for the key
   }
@@ -186,7 +183,7 @@ function notice(sentence) {
   noticeTimer = setTimeout(() => (byId("notice").hidden = true), 8000);
 }
 
-function showHealth(state) {
+function showState(state) {
   const banner = byId("dead");
   banner.hidden = state === "ok";
   if (state === "ok") {
@@ -195,13 +192,6 @@ function showHealth(state) {
     else reloadModels(true);
     return;
   }
-  const again = el("button", { type: "button", t: "again", onclick: () => health.check() });
-  banner.replaceChildren(el("span", { t: state === "draining" ? "draining" : "dead" }), again);
+  const again = el("button", { type: "button", t: "again", onclick: () => connection.check() });
+  banner.replaceChildren(el("span", { t: state }), again);
 }
-
-// ---- language and theme ----
-byId("views").append(...VIEWS.map((name) => el("a", { href: "#/" + name, "data-view": name, t: name })));
-startSwitches((theme) => [...themeListeners].forEach((callback) => callback(theme)));
-onLanguage(() => (document.title = `${t(viewInAddress())} · chumoku`));
-addEventListener("hashchange", show);
-start();

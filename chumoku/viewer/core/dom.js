@@ -49,9 +49,14 @@ function updateText(element) {
   for (const [attribute, target] of Object.entries(TEXT_TARGETS)) {
     const key = element.getAttribute(attribute);
     if (key === null) continue;
-    if (target === "textContent") element.textContent = t(key);
+    if (target === "textContent") element.replaceChildren(...withCode(t(key)));
     else element.setAttribute(target, t(key));
   }
+}
+
+/** The parts of a text of this page; a command in `backticks` becomes code. */
+function withCode(text) {
+  return text.split("`").map((part, at) => (at % 2 ? el("code", {}, part) : part));
 }
 
 /** Update all texts below `root` to the current language. */

@@ -3,6 +3,7 @@ import { el, percent } from "./dom.js";
 import { paint, weightAt } from "./heatmap.js";
 import { addStrings } from "./i18n.js";
 import { strings } from "./map_strings.js";
+import { fadeEdges } from "./overflow.js";
 
 addStrings(strings);
 
@@ -20,7 +21,8 @@ export function makeMapView(t, { side = 540, maxNamed = MAX_NAMED } = {}) {
   const left = el("div", { class: "map-rows", "aria-hidden": "true" });
   const top = el("div", { class: "map-columns", "aria-hidden": "true" });
   const readout = el("p", { class: "map-readout hint numbers", "aria-live": "polite" });
-  const root = el("div", { class: "map-view" }, el("div", { class: "scroll" }, el("div", { class: "map-grid" }, el("span"), top, left, frame)), readout);
+  const scroller = fadeEdges(el("div", { class: "scroll names-stay" }, el("div", { class: "map-grid" }, el("span"), top, left, frame)));
+  const root = el("div", { class: "map-view" }, scroller, readout);
   let shown = null; // { map, table, size }
   let pinned = null; // the cell that was clicked or reached with the arrow keys: [row, column]
 

@@ -105,7 +105,8 @@ def write_rotary(rotary: RotarySettings) -> dict[str, Any]:
     if rotary.scaling == "llama3":
         values |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high, ORIGINAL: rotary.original}
     if rotary.scaling == "longrope":
-        values |= {"short_factor": rotary.short_factors, "long_factor": rotary.long_factors, ORIGINAL: rotary.original}
+        factors = {"short_factor": rotary.short_factors, "long_factor": rotary.long_factors}
+        values |= {**{key: list(numbers or ()) for key, numbers in factors.items()}, ORIGINAL: rotary.original}
     if rotary.scaling == "yarn":
         values |= {"beta_slow": rotary.low, "beta_fast": rotary.high, ORIGINAL: rotary.original}
     if rotary.attention_factor is not None:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "structs.h"
@@ -16,6 +17,16 @@ namespace {
 
 // Lane l is the sum of two lanes of a if bit D of l is 0, of b if it is 1. On ARM both shuffles are one instruction if each
 // takes one of two neighbors; elsewhere the first is a blend.
+#if defined(__clang__)
+template <int D, int... L> Floats fold_lanes(Floats a, Floats b, std::integer_sequence<int, L...>) {
+    constexpr int SAME = LANES == 4 ? ~D : ~0;
+    return __builtin_shufflevector(a, b, ((L & D ? LANES : 0) + (L & SAME))...) +
+           __builtin_shufflevector(a, b, ((L & D ? LANES : 0) + ((L & SAME) ^ D))...);
+}
+template <int D> Floats fold(Floats a, Floats b) {
+    return fold_lanes<D>(a, b, std::make_integer_sequence<int, LANES>());
+}
+#else
 template <int D> Floats fold(Floats a, Floats b) {
     Words here, there;
     for (unsigned l = 0; l < LANES; l++) {
@@ -25,6 +36,7 @@ template <int D> Floats fold(Floats a, Floats b) {
     }
     return __builtin_shuffle(a, b, here) + __builtin_shuffle(a, b, there);
 }
+#endif
 
 // Add up the lanes of vectors 0, D, 2 D … END − D. If D was 1 and END is LANES, lane l of the result is the sum of vector l.
 template <int D, int END> [[gnu::always_inline]] inline Floats fold_all(Floats* part) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codes.h"
+#include "pairs_wasm.h"
 #include "structs.h"
 #include "vectors.h"
 
@@ -15,6 +16,9 @@ int groups_of(const Product& p) { return (p.inputs + GROUP - 1) / GROUP; }
 
 constexpr float LEVELS = 32512;  // inputs are quantized to integers −LEVELS … LEVELS times the step of their group
 constexpr float TINY = 1e-30f;   // a group whose largest input is not above this becomes zeros
+#if !defined(__wasm__)
+constexpr int INPUT_BYTES = 2;   // of a quantized input: its halves
+#endif
 
 // The inputs of a product in the format of its weights: floats, or x ≈ step · (256 high + low) for each group
 // (the formula is in nn/quantized.py). The high halves of TILE_TOKENS rows come before their low halves, as tiles need
@@ -22,7 +26,7 @@ constexpr float TINY = 1e-30f;   // a group whose largest input is not above thi
 struct Inputs {
     int stride = 0, groups = 0;
     std::vector<float> floats, step, shift;
-    std::vector<int8_t> halves;
+    std::vector<int8_t> halves;  // in WebAssembly, pairs of 16-bit numbers (int8_wasm.h)
     std::vector<int32_t> sums;  // of the integers of half a group
 
     void reserve(int count, int inputs) {
@@ -30,7 +34,7 @@ struct Inputs {
         groups = stride / GROUP;
         size_t rows = (count + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;  // whole tiles are read
         floats.resize(rows * stride);
-        halves.resize(2 * floats.size());
+        halves.resize(INPUT_BYTES * floats.size());
         step.resize(rows * groups);
         shift.resize(step.size());
         sums.resize(2 * step.size());
@@ -55,7 +59,6 @@ struct Inputs {
     void quantize(int r, int g) {
         size_t first = size_t(g) * GROUP, place = size_t(r) * groups + g;
         const float* from = row(r) + first;
-        int8_t *to_high = const_cast<int8_t*>(high(r)) + first, *to_low = const_cast<int8_t*>(low(r)) + first;
         // Compare magnitudes by their bits: NaN is then the largest and is not lost.
         Ints far = {};
         for (int i = 0; i < GROUP; i += LANES) {
@@ -69,7 +72,11 @@ struct Inputs {
             whole[i] = nearest(load<Floats>(from + i * LANES) * inverse);
             wholes[i * LANES / 16] += whole[i];
         }
-        split_bytes(whole, to_high, to_low);
+#if defined(__wasm__)
+        repeat_pairs(whole, halves.data() + (size_t(r) * stride + first) * INPUT_BYTES);
+#else
+        split_bytes(whole, const_cast<int8_t*>(high(r)) + first, const_cast<int8_t*>(low(r)) + first);
+#endif
         int32_t* sum = &sums[2 * place];
         for (int half = 0; half < 2; half++) sum[half] = total(wholes[half]);
         step[place] = top / LEVELS;
@@ -112,8 +119,10 @@ constexpr uint8_t TABLE[16] = {  // of IQ4_NL
 
 // Call `run` with a quantized kind as template argument.
 template <int KIND = INT8, class Run> [[gnu::always_inline]] inline void with_kind(int kind, Run run) {
+#if !defined(__wasm__)  // web pages have only float32 and int8 (int8_wasm.h)
     if (kind == KIND) run.template operator()<KIND>();
     else if constexpr (KIND < Q6_K) with_kind<KIND + 1>(kind, run);
+#endif
 }
 
 // A group of a block of LANES outputs: `bits` words with 32 q of each output, then its scales and its shifts.

@@ -13,6 +13,7 @@
 
 #include "groups.h"
 #include "int8_arm.h"
+#include "int8_wasm.h"
 #include "structs.h"
 #include "thread_pool.h"
 #include "tiles.h"
@@ -169,6 +170,9 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
 #if defined(__ARM_FEATURE_DOTPROD)
             if (p.kind == INT8 && some == ROWS)
                 for (; b < end; b++) multiply_int8_rows(p, b, in, r, out);
+#elif defined(__wasm__)
+            if (p.kind == INT8)
+                for (; b < end; b += std::min(end - b, INT8_BLOCKS)) multiply_int8(p, b, end, in, r, some, out);
 #endif
             if (!grouped && some == 1)  // with one row, more registers are free
                 for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, 1, out);

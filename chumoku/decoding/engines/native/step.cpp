@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "low_rank.h"
+#include "memory_wasm.h"
 #include "norms.h"
 #include "thread_pool.h"
 #include "structs.h"

@@ -3,11 +3,25 @@
 #pragma once
 
 #include <atomic>
-#include <thread>
 #include <vector>
+#if !defined(__wasm__)
+#include <thread>
+#endif
 
 namespace {
 
+#if defined(__wasm__)
+// A web page's worker is one thread.
+class ThreadPool {
+  public:
+    explicit ThreadPool(int) {}
+    template <class Work> void run(const Work& work) { work(); }
+    template <class Item> void each(int count, const Item& item) {
+        for (int i = 0; i < count; i++) item(i);
+    }
+    const int size = 1;
+};
+#else
 class ThreadPool {
   public:
     explicit ThreadPool(int size) : size(size) {
@@ -79,5 +93,6 @@ class ThreadPool {
     const void* argument = nullptr;
     std::vector<std::thread> threads;
 };
+#endif
 
 }  // namespace

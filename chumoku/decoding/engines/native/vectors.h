@@ -11,17 +11,21 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#elif defined(__wasm__)
+#include <wasm_simd128.h>
 #endif
 
 namespace {
 
 #if defined(__aarch64__)
 constexpr int LANES = 4, BLOCKS = 4, ROWS = 4;  // 16-byte registers, 32 of them
+#elif defined(__wasm__)
+constexpr int LANES = 4, BLOCKS = 2, ROWS = 4;  // 16-byte registers; x86 processors have 16 of them
 #else
 constexpr int LANES = 16, BLOCKS = 2, ROWS = 8;  // 64-byte registers, 32 of them
 #endif
-#if defined(__ARM_FEATURE_DOTPROD)
-constexpr int OFFSET = 0;  // int8 weights are stored unchanged: the processor multiplies signed by signed bytes
+#if defined(__ARM_FEATURE_DOTPROD) || defined(__wasm__)
+constexpr int OFFSET = 0;  // int8 weights are stored unchanged: the processor multiplies signed by signed numbers
 #else
 constexpr int OFFSET = 128;  // int8 weights are stored with 128 added: unsigned by signed bytes
 #endif

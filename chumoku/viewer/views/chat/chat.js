@@ -45,7 +45,7 @@ class Chat {
     this.modes = ["chat", "complete"].map((mode) =>
       el("button", { type: "button", t: "ch_" + mode, "data-mode": mode, onclick: () => this.setMode(mode, true) }),
     );
-    this.noChat = el("span", { class: "hint", t: "ch_plain" });
+    this.noChat = el("span", { class: "hint" });
     this.main = el("div", { class: "talking" });
     const side = el(
       "aside",
@@ -66,6 +66,7 @@ class Chat {
     this.context.onModel(() => this.modelChanged());
     this.context.onLanguage(() => {
       this.sampling.updateLabels();
+      this.updateNoChat();
       this.nextToken.draw();
       for (const pane of Object.values(this.panes)) pane.updateTexts();
     });
@@ -78,7 +79,14 @@ class Chat {
     const chats = Boolean(this.context.model().chat);
     this.modes[0].disabled = !chats;
     this.noChat.hidden = chats;
+    this.updateNoChat();
     this.setMode(chats ? this.storedMode.get() : "complete", false);
+  }
+
+  /** Why there is no chat; a page with its model inside also has a reason. */
+  updateNoChat() {
+    const { chat_reason: reason } = this.context.model();
+    this.noChat.textContent = this.context.t(reason ? "ch_no_pattern" : "ch_plain", { reason });
   }
 
   setMode(mode, save) {

@@ -7,12 +7,14 @@ export const strings = {
   en: {
     lab_title: "The notes, executed",
     lab_none: "There is no report yet. Create one with one of these commands. The full run takes about 15 minutes on two cores, --quick about 2 minutes.",
+    lab_quick: "This is the report of a short run (--quick), in which claims that need full training are not judged. `chumoku lab run all` judges them, and its report then appears here.",
     lab_again: "Check again",
     lab_open: "Open in a new tab",
   },
   ja: {
     lab_title: "ノートの内容を実験で確かめる",
     lab_none: "レポートはまだありません。次のどちらかのコマンドで作成できます。2 コアで約 15 分、--quick を付けると約 2 分かかります。",
+    lab_quick: "短い実行（--quick）のレポートです。十分な学習が必要な主張は判定していません。`chumoku lab run all` を実行すると判定され、そのレポートがここに表示されます。",
     lab_again: "再確認",
     lab_open: "新しいタブで開く",
   },
@@ -26,16 +28,20 @@ export function mount(root, { api, language, onLanguage, theme }) {
   const body = el("div", { class: "lab" });
   root.append(body);
 
+  let quick = false; // whether the report is that of a short run
+
   async function load() {
     try {
-      const exists = (await api.get("/v1/lab", { signal: abort.signal })).report;
-      body.replaceChildren(...(exists ? frame() : missing()));
+      const found = await api.get("/v1/lab", { signal: abort.signal });
+      quick = found.quick;
+      body.replaceChildren(...(found.report ? frame() : missing()));
     } catch (error) {
       if (!isAbort(error)) body.replaceChildren(el("p", { class: "error", role: "alert" }, error.message), ...missing());
     }
   }
 
   const frame = () => [
+    ...(quick ? [el("p", { class: "hint lab-quick", t: "lab_quick" })] : []),
     el("p", { class: "lab-open" }, el("a", { href: report(), target: "_blank", rel: "noopener", t: "lab_open" })),
     el("iframe", { src: report(), class: "lab-frame", "t-title": "lab_title", sandbox: "" }),
   ];

@@ -1,7 +1,8 @@
 // The elements of the view Look.
 import { el } from "../../core/dom.js";
+import { fadeEdges } from "../../core/overflow.js";
 
-export const TABS = ["steps", "heads", "lens", "overview", "off"];
+export const TABS = ["steps", "heads", "lens", "overview", "off", "patch"];
 
 export function layout(stored) {
   const fresh = el("select", {}, ...[0, 8, 16, 32, 64].map((count) => el("option", { value: String(count) }, String(count))));
@@ -18,7 +19,7 @@ export function layout(stored) {
     cut: el("p", { class: "cut", role: "status" }),
     notices: el("div", { role: "status" }),
     pick: el("div", {}),
-    contents: el("nav", { class: "contents", "t-label": "look_contents" }),
+    contents: fadeEdges(el("nav", { class: "contents", "t-label": "look_contents" })),
     steps: el("div", { class: "steps" }),
     tabs: Object.fromEntries(TABS.map((name) => [name, tab(name)])),
     panels: Object.fromEntries(TABS.map((name) => [name, panel(name)])),
@@ -33,7 +34,8 @@ export function layout(stored) {
     parts.error,
     parts.notices,
   );
-  parts.tablist = el("div", { class: "tabs", role: "tablist", "t-label": "look_panels" }, ...TABS.map((name) => parts.tabs[name]));
+  const tabs = TABS.map((name) => parts.tabs[name]);
+  parts.tablist = fadeEdges(el("div", { class: "tabs", role: "tablist", "t-label": "look_panels" }, ...tabs));
   const picked = el("div", { class: "where-pick" }, parts.pick, el("p", { class: "hint", t: "look_pick_say" }));
   parts.where = el("section", { class: "card where" }, picked);
   parts.panels.steps.append(parts.contents, parts.blockError, parts.steps);

@@ -2,9 +2,10 @@
 import { bars } from "../../core/bars.js";
 import { el, percent } from "../../core/dom.js";
 import { toNumber } from "../../core/format.js";
+import { fadeEdges } from "../../core/overflow.js";
 
 export function makeLens(t) {
-  const box = el("div", { class: "scroll lens-box" });
+  const box = fadeEdges(el("div", { class: "scroll lens-box names-stay" }));
   const best = el("div", { class: "lens-best" });
   const pair = el("div", { class: "lens-pair" }, box, best);
   const root = el("section", { class: "card lens" }, el("h2", { t: "look_lens" }), el("p", { class: "hint", t: "look_lens_say" }), pair);

@@ -6,12 +6,13 @@
 // Generated tokens are sent along with every later request, so that all requests describe the same forward pass.
 import { isAbort } from "../../core/api.js";
 import { debounce, el } from "../../core/dom.js";
+import { scrollToMiddle } from "../../core/overflow.js";
 import { cutEnd } from "../../core/text.js";
 import { HeadPicker } from "./head_picker.js";
 import { layout, TABS } from "./layout.js";
 import { LookPanels } from "./panels.js";
 import { steps } from "./steps.js";
-import { TokenLines } from "./tokens.js";
+import { makeSpaceHint, TokenLines } from "./tokens.js";
 
 export { strings } from "./strings.js";
 export const styles = ["views/look/look.css"];
@@ -43,6 +44,8 @@ class Look {
     this.panels = new LookPanels(this, api, t);
     this.tab = TABS.includes(this.stored.tab.get()) ? this.stored.tab.get() : "steps";
     this.tokens = new TokenLines((change) => this.select(change));
+    this.spaceHint = makeSpaceHint();
+    parts.form.append(this.spaceHint.root);
     parts.pick.append(this.picker.root);
     parts.where.prepend(this.tokens.root);
   }
@@ -84,6 +87,7 @@ class Look {
     this.look = look;
     this.block = null;
     this.panels.reset();
+    this.spaceHint.show(look);
     this.parts.below.hidden = look === null;
     this.parts.root.removeAttribute("aria-busy");
     if (!look) return;
@@ -92,7 +96,8 @@ class Look {
     this.place = look.kind === "decoder" ? look.first - 1 : Math.min(1, this.rowTokens().length - 1);
     this.showNotices();
     this.select({});
-    this.panels.ablation.show(look, this.depths(), { ...this.request });
+    this.panels.ablation.show(look, this.depths(), { ...this.request }, this.samePass);
+    this.panels.patching.show(look, this.depths(), { ...this.samePass });
     this.openTab();
   }
 
@@ -169,6 +174,7 @@ class Look {
       parts.tabs[name].tabIndex = name === tab ? 0 : -1;
       parts.panels[name].hidden = name !== tab;
     }
+    scrollToMiddle(parts.tablist, parts.tabs[tab]);
     parts.where.hidden = tab !== "steps";
     if (!this.look) return;
     if (tab === "steps") this.later();

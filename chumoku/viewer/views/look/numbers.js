@@ -2,6 +2,7 @@
 import { lineChart } from "../../core/charts.js";
 import { el, formatFixed } from "../../core/dom.js";
 import { formatNumber, toNumber } from "../../core/format.js";
+import { fadeEdges } from "../../core/overflow.js";
 import { stack } from "./vectors.js";
 
 const KINDS = { x: "first", attention: "fourth", cross: "second", feedforward: "third" }; // part → color of its curve
@@ -44,7 +45,8 @@ export function makeNumbers(t, openMap) {
     const rows = table.map((line, layer) => el("tr", {}, el("th", { scope: "row" }, String(layer)), ...line.map((bits, head) => cell(bits, layer, head))));
     const caption = el("caption", { t: `map_kind_${key}` });
     const first = el("th", { scope: "col", t: "look_layer_head" });
-    return el("div", { class: "scroll" }, el("table", { class: "entropy-table" }, caption, el("thead", {}, el("tr", {}, first, ...heads)), el("tbody", {}, ...rows)));
+    const body = el("table", { class: "entropy-table" }, caption, el("thead", {}, el("tr", {}, first, ...heads)), el("tbody", {}, ...rows));
+    return fadeEdges(el("div", { class: "scroll" }, body));
   }
 
   function streamChart(name, parts) {

@@ -8,7 +8,7 @@ import { makeLens } from "./lens.js";
 import { makeNumbers } from "./numbers.js";
 import { makePredictions } from "./predictions.js";
 import { strings } from "./strings.js";
-import { TokenLines } from "./tokens.js";
+import { makeSpaceHint, TokenLines } from "./tokens.js";
 
 const MAX_BESIDE = 48; // tokens of a map that fits beside the small ones
 const MAX_LINEAR = 24; // tokens of a map whose small weights need no emphasis
@@ -23,6 +23,7 @@ const tokens = new TokenLines(({ part, place }) => {
   tokens.show(look, { part, place });
   heads.open(part, null, null, [place, place]);
 });
+const spaceHint = makeSpaceHint();
 const predictions = makePredictions(t, openMap);
 const heads = new HeadGrid(t, { mapOptions: { side: isWide ? 1100 : 540, maxNamed: Infinity } });
 const lens = makeLens(t);
@@ -52,7 +53,7 @@ function draw() {
 }
 
 const section = (key, ...inside) => el("section", { class: "card" }, el("h2", { t: key }), ...inside);
-const tokenSection = section("look_tokens", el("p", { class: "hint", t: "look_tokens_say" }), tokens.root);
+const tokenSection = section("look_tokens", el("p", { class: "hint", t: "look_tokens_say" }), spaceHint.root, tokens.root);
 document.title = `chumoku look · ${look.text.slice(0, 40)}`;
 document.getElementById("view").append(about, tokenSection, predictions.root, heads.root, lens.root, numbers.root);
 const { setTheme } = startSwitches(draw);
@@ -62,6 +63,7 @@ heads.emphasis.checked = longest > MAX_LINEAR;
 heads.show(look);
 heads.open(look.maps.some(({ key }) => key === "cross") ? "cross" : look.maps[0].key, null, null);
 lens.show(look);
+spaceHint.show(look);
 draw();
 onLanguage(draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches }) => setTheme(matches ? "dark" : "light"));

@@ -1,9 +1,10 @@
-// The panels beside the steps: all heads, the logit lens, and switched-off heads. Each loads when its tab is opened.
+// The panels beside the steps: all heads, the logit lens, switched-off heads, and patching. Each loads when its tab is opened.
 import { isAbort } from "../../core/api.js";
 import { Ablation } from "./ablation.js";
 import { HeadGrid } from "./heads.js";
 import { makeLens } from "./lens.js";
 import { makeNumbers } from "./numbers.js";
+import { Patching } from "./patching.js";
 import { makePredictions } from "./predictions.js";
 
 export class LookPanels {
@@ -18,11 +19,13 @@ export class LookPanels {
     const openMap = (...where) => this.openMap(...where);
     this.overview = [makePredictions(t, openMap), makeNumbers(t, openMap)];
     this.ablation = new Ablation(t, api);
+    this.patching = new Patching(t, api);
     const { panels } = view.parts;
     panels.heads.append(this.heads.root);
     panels.lens.append(this.lens.root);
     panels.overview.append(...this.overview.map((one) => one.root));
     panels.off.append(this.ablation.root);
+    panels.patch.append(this.patching.root);
   }
 
   reset() {
@@ -34,6 +37,7 @@ export class LookPanels {
     if (tab === "lens") this.openLens();
     if (tab === "overview") this.showOverview();
     if (tab === "off") this.ablation.resume();
+    if (tab === "patch") this.patching.resume();
   }
 
   /** Abort the requests of all panels except one; null: of all. */
@@ -44,6 +48,7 @@ export class LookPanels {
     }
     if (tab !== "lens") this.lensAbort?.abort();
     if (tab !== "off") this.ablation.stop();
+    if (tab !== "patch") this.patching.stop();
   }
 
   redraw() {
@@ -51,6 +56,7 @@ export class LookPanels {
     this.lens.redraw();
     if (this.view.tab === "overview") this.showOverview();
     this.ablation.redraw();
+    this.patching.redraw();
   }
 
   showOverview() {

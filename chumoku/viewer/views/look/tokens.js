@@ -1,5 +1,13 @@
 // The tokens as buttons: one line for the source, if there is one, and one for the model's own tokens.
 import { el } from "../../core/dom.js";
+import { fadeEdges } from "../../core/overflow.js";
+
+/** A sentence that explains ▁, shown if a token has it: → { root, show(look) }. */
+export function makeSpaceHint() {
+  const root = el("p", { class: "hint space-hint", t: "look_space", hidden: true });
+  const show = (look) => (root.hidden = ![...(look?.source ?? []), ...(look?.tokens ?? [])].some(([, name]) => name.includes("▁")));
+  return { root, show };
+}
 
 export class TokenLines {
   /** onChoose({ part, place }) is called when a token is pressed, or reached with the arrow keys. */
@@ -33,6 +41,6 @@ export class TokenLines {
       const onclick = () => this.onChoose({ part, place });
       return el("button", { type: "button", ...attributes, "data-part": part, onclick }, name, el("small", {}, String(id)));
     });
-    return el("div", { class: "tokens" }, el("span", { class: "hint", t: title }), el("div", { class: "chips", role: "group" }, ...chips));
+    return el("div", { class: "tokens" }, el("span", { class: "hint", t: title }), fadeEdges(el("div", { class: "chips", role: "group" }, ...chips)));
   }
 }

@@ -2,6 +2,7 @@
 import { el, percent } from "../../core/dom.js";
 import { formatNumber, toNumber } from "../../core/format.js";
 import { maxAbs, paint } from "../../core/heatmap.js";
+import { fadeEdges } from "../../core/overflow.js";
 
 const SHOWN_NUMBERS = 4;
 
@@ -34,7 +35,7 @@ export function stack(names, table, { faint = [], label = "" } = {}) {
     canvas.title = `${names[row]} [${column}] = ${formatNumber(table[row][column], 4)}`;
   });
   const rows = names.map((name, at) => el("span", { class: faint[at] ? "masked" : null, title: name }, name));
-  return el("div", { class: "stack-box" }, el("div", { class: "stack-names", "aria-hidden": "true" }, ...rows), canvas);
+  return fadeEdges(el("div", { class: "stack-box" }, el("div", { class: "stack-names", "aria-hidden": "true" }, ...rows), canvas));
 }
 
 /** q·k, ÷ √K, mask, softmax: a row for each key token. */
@@ -55,7 +56,7 @@ export function scores(group, names, t) {
     body.append(el("tr", { class: masked ? "masked" : null }, el("th", { scope: "row", title: names[at] }, names[at]), ...cells, last));
   });
   table.append(body);
-  const box = el("div", { class: "scores-box" }, table);
+  const box = fadeEdges(el("div", { class: "scores-box" }, table));
   const best = body.rows[group.weights.map(toNumber).indexOf(largest)];
   // Scroll to the largest weight.
   if (best) requestAnimationFrame(() => (box.scrollTop = best.offsetTop - box.clientHeight / 2));

@@ -76,7 +76,7 @@ export class Alignment {
 
   name(side, place) {
     const name = this.names[side][place];
-    return name === null ? this.t("tr_end") : tokenText(name).bare || "·";
+    return name === null ? this.t("tr_end") : tokenText(name).bare || "␣";
   }
 
   shares(side, place) {

@@ -84,7 +84,7 @@ function dot(one) {
   const strong = one.state === "ended" || one.state === "chosen";
   const group = svg("g", { class: one.state }, svg("circle", { cx: xOf(one), cy: one.y, r: strong ? 4 : 3 }));
   if (one.root) return group;
-  const text = tokenText(one.text ?? "").bare || "·";
+  const text = tokenText(one.text ?? "").bare || "␣";
   const short = [...text].length > MAX_CHARS ? [...text].slice(0, MAX_CHARS - 1).join("") + "…" : text;
   const sum = one.children.length ? "" : formatFixed(one.score, 1);
   group.append(svg("title", {}, `${text} · log p ${formatFixed(one.logprob, 2)} · Σ ${formatFixed(one.score, 2)}`));

@@ -20,9 +20,9 @@ export function makeCandidates(t, onPoint) {
   }
 
   function card(candidates, token, place) {
-    const name = token ? tokenText(token.text).bare || "·" : t("tr_end");
+    const name = token ? tokenText(token.text).bare || "␣" : t("tr_end");
     const rows = candidates.map((one) => ({
-      name: tokenText(one.text).bare || "·",
+      name: tokenText(one.text).bare || "␣",
       share: Number(one.probability),
       strong: token ? one.id === token.id : false,
       label: percent(one.probability),

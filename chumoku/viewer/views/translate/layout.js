@@ -42,7 +42,7 @@ function right({ answer, copy }) {
 
 function controls({ from, into, beam, penalty, now }) {
   const labeled = (key, field) => el("label", {}, el("span", { t: key }), field);
-  const languages = [labeled("tr_from", from), labeled("tr_into", into)];
+  const languages = [labeled("tr_from_language", from), labeled("tr_into", into)];
   return el("div", { class: "controls" }, ...languages, labeled("tr_beam", beam), labeled("tr_penalty", penalty), now);
 }
 

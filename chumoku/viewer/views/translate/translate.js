@@ -41,7 +41,7 @@ class Translate {
     this.treeAbort = null;
     this.later = debounce(() => this.translate(), WAIT);
     const stored = context.storedValue;
-    this.stored = { text: stored("text"), beam: stored("beam", "4"), penalty: stored("penalty", "1") };
+    this.stored = { text: stored("text", null), beam: stored("beam", "4"), penalty: stored("penalty", "1") };
     Object.assign(this.stored, { from: stored("from"), into: stored("into") });
     const parts = (this.parts = layout(this.stored));
     this.alignment = new Alignment(context.t, (side, place) => {
@@ -85,8 +85,9 @@ class Translate {
     });
     this.offerLanguages();
     this.offerExamples();
+    this.startWithExample();
+    this.show([]);
     if (parts.source.value.trim()) later.now();
-    else this.show([]);
     focusWithoutKeyboard(parts.source);
   }
 
@@ -198,6 +199,14 @@ class Translate {
     );
     examples.replaceChildren(el("span", { class: "hint", t: "tr_examples" }), ...buttons);
     examples.hidden = buttons.length === 0;
+  }
+
+  /** Until the user has typed or cleared a text, the first example is the text; typing replaces it. */
+  startWithExample() {
+    const { source } = this.parts;
+    if (this.stored.text.get() !== null || !this.examples.length) return;
+    source.value = this.examples[0];
+    source.select();
   }
 
   /** If the text is an example of the last model, replace it with that of the new one. */
