@@ -159,7 +159,7 @@ def test_markdown_of_generated_text() -> None:
     assert join_japanese_lines("一行目。\n二行目\n\n- 三\n- 四\n") == "一行目。二行目\n\n- 三\n- 四\n"
 
 
-SILENT = ("script", "style", "pre", "code", "title")
+SILENT = ("script", "style", "pre", "code", "title", "math")
 
 
 class Links(HTMLParser):
