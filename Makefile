@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo docs test test-slow test-all check format strings faults families wasm venv browser clean
+.PHONY: demo docs notebooks test test-slow test-all check format strings faults families wasm venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -12,6 +12,10 @@ demo: venv
 # The documentation in both languages. Open site/index.html.
 docs: venv
 	$(BIN)/python docs/tools/build_site.py
+
+# The chapters of the course as notebooks in examples/course, after a change of a chapter.
+notebooks: venv
+	$(BIN)/python docs/tools/notebooks.py
 
 test: venv browser
 	$(BIN)/pytest -n 3 --dist worksteal -m "not slow"

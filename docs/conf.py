@@ -9,6 +9,7 @@ from typing import Any
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS / "tools"))
 
+from formulas import setup_formulas  # noqa: E402
 from japanese_search import SearchJapanesePairs  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
@@ -16,11 +17,13 @@ project = "chumoku"
 author = "chumoku"
 project_copyright = "chumoku, Apache-2.0"
 extensions = ["myst_parser"]
-myst_enable_extensions = ["deflist", "colon_fence"]
+myst_enable_extensions = ["deflist", "colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 nitpicky = True
 smartquotes = False  # -- stays as it is
 highlight_language = "none"  # a block without a language is plain text
+
+html_math_renderer = "mathml"
 
 html_theme = "furo"  # its fonts are the reader's, its icons are inline: nothing is loaded from another host
 html_title = "chumoku"
@@ -50,5 +53,6 @@ def name_other_language(app: Sphinx, page: str, _template: str, context: dict[st
 
 
 def setup(app: Sphinx) -> None:
+    setup_formulas(app)
     app.add_search_language(SearchJapanesePairs)
     app.connect("html-page-context", name_other_language)

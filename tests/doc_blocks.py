@@ -9,6 +9,7 @@ A comment above a block says what is different about it:
     <!-- in tests: train.steps=20 -->     these words are appended to the block's `chumoku train` …
     <!-- in tests: 20_000 → 1_000 -->     … or one text in a Python block is replaced, so that tests are short
     <!-- background -->                   a server: it runs until the end of the page
+    <!-- answer -->                       the site folds the block's output (docs/tools/run_blocks.py)
     <!-- parsed: reason -->               not run; the options of its chumoku commands are parsed
 """
 
@@ -34,10 +35,10 @@ DOCS = ROOT / "docs"
 RUN, DATA, OWN = (
     ("python", "bash"),
     ("text", "toml", "ini", "nginx", "dockerfile"),
-    ("source", "generated", "{toctree}"),
+    ("source", "generated", "lab", "{toctree}"),
 )
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`; tests take a free port instead
-MARKERS = ("", "file", "in tests", "background", "parsed")
+MARKERS = ("", "file", "in tests", "background", "answer", "parsed")
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<marker>[^:>]*?)(?:: (?P<note>.*?))? -->\n)?^```(?P<kind>[^\n`]*)\n(?P<code>.*?)^```$",
     flags=re.DOTALL | re.MULTILINE,

@@ -9,7 +9,9 @@ import re
 
 JAPANESE = r"\u3040-\u30ff\u3400-\u9fff々"
 _FENCE = re.compile(r"^(`{3,}).*?^\1$", flags=re.DOTALL | re.MULTILINE)
-_ASIDE = re.compile(r"`[^`\n]*`|<!--.*?-->|\]\([^)\n]*\)|<[^>\n]+>|https?://\S+", flags=re.DOTALL)
+_ASIDE = re.compile(
+    r"\$\$.*?\$\$|\$[^$\n]*\$|`[^`\n]*`|<!--.*?-->|\]\([^)\n]*\)|<[^>\n]+>|https?://\S+", flags=re.DOTALL
+)
 _ENGLISH = re.compile(r"[A-Za-z][\w'’-]*(?:[ ,;:]+[A-Za-z][\w'’-]*){3,}")
 _JAPANESE = re.compile(rf"[{JAPANESE}、。]{{12,}}|[{JAPANESE}]。")
 _NARROW = re.compile(rf"[{JAPANESE}、。] ?\(|\) ?[{JAPANESE}]|\([{JAPANESE}]|[{JAPANESE}]\)")

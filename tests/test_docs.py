@@ -29,16 +29,19 @@ from doc_blocks import (
 from doc_language import wrong_brackets, wrong_language
 
 sys.path.insert(0, str(DOCS / "tools"))
-from assemble import LANGUAGES, assemble, fill, join_japanese_lines
+from assemble import COURSE, LANGUAGES, assemble, fill, join_japanese_lines
 from quote import DocsError, quote
 from translations import FOLDER, escape, read_translations, translate
 
 PAGES = sorted(path.relative_to(DOCS / "en").as_posix() for path in (DOCS / "en").rglob("*.md"))
-WITH_CODE = [
-    page
-    for page in PAGES
-    if any(block.kind in RUN for block in read_blocks((DOCS / "en" / page).read_text(encoding="utf-8")))
-]
+
+
+def kinds_that_run(page: str) -> set[str]:
+    return {block.kind for block in read_blocks((DOCS / "en" / page).read_text(encoding="utf-8"))} & set(RUN)
+
+
+# The Python blocks of the course run as notebooks (test_course.py).
+WITH_CODE = [page for page in PAGES if kinds_that_run(page) - ({"python"} if page.startswith(COURSE) else set())]
 
 
 def test_every_page_is_in_both_languages_and_only_in_its_own() -> None:
@@ -159,7 +162,7 @@ def test_markdown_of_generated_text() -> None:
     assert join_japanese_lines("一行目。\n二行目\n\n- 三\n- 四\n") == "一行目。二行目\n\n- 三\n- 四\n"
 
 
-SILENT = ("script", "style", "pre", "code", "title")
+SILENT = ("script", "style", "pre", "code", "title", "math")
 
 
 class Links(HTMLParser):

@@ -72,6 +72,18 @@ class Count:
             "training_flops": self.training_flops,
         }
 
+    def _repr_html_(self) -> str:
+        """The parameters of each part with their arithmetic, as a table for notebooks."""
+        from chumoku.nn.html_view import html_table  # imports torch, which counting does not need
+
+        total = max(1, self.parameters)
+        rows = [
+            (name, f"{part.parameters:,}", f"{part.parameters / total:.1%}", part.arithmetic)
+            for name, part in self.parts.items()
+            if part.parameters
+        ]
+        return html_table(("part", "parameters", "%", "="), [*rows, ("Σ", f"{self.parameters:,}", "", "")])
+
 
 def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, precision: str = "float32") -> Count:
     """Return the size of a model; `length` is a sequence length, by default the model's context."""

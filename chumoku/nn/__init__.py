@@ -10,6 +10,7 @@ from chumoku.nn.block import Block
 from chumoku.nn.cache import Cache, KeyValue
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.html_view import show_mask, show_matrix
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.positions import (
@@ -49,5 +50,7 @@ __all__ = [
     "attend",
     "attend_fused",
     "record",
+    "show_mask",
+    "show_matrix",
     "sinusoidal",
 ]

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import AddressError, did_you_mean
+from chumoku.nn.html_view import html_table
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.record_check import compare_with_unrecorded, debug_enabled, recording_suspended
 
@@ -95,6 +96,16 @@ class Tape(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.history)
+
+    def _repr_html_(self) -> str:
+        """The addresses with shape, mean and largest magnitude of their latest tensors, as a table for notebooks."""
+        return html_table(("address", "shape", "mean", "max |x|"), (_describe(key, self[key]) for key in self))
+
+
+def _describe(address: str, tensor: Tensor) -> tuple[str, str, str, str]:
+    numbers = tensor.float()
+    sizes = (f"{numbers.mean():.3g}", f"{numbers.abs().max():.3g}") if numbers.numel() else ("", "")
+    return address, str(list(tensor.shape)), *sizes
 
 
 class Edits(Tape):

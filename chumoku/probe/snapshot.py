@@ -21,6 +21,7 @@ from torch import Tensor
 
 from chumoku.models.model import EncoderModel, Model
 from chumoku.models.stack import Stack
+from chumoku.nn.html_view import show_matrix
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.positions import LearnedPositions
 from chumoku.nn.tap import Tape
@@ -64,6 +65,10 @@ class AttentionMap(NamedTuple):
     weights: Tensor  # [L, H, T, S]
     rows: list[str]
     columns: list[str]
+
+    def _repr_html_(self) -> str:
+        """The mean over all layers and heads as a heat map, for notebooks."""
+        return show_matrix(self.weights.mean((0, 1)), rows=self.rows, columns=self.columns)._repr_html_()
 
 
 class Candidate(NamedTuple):

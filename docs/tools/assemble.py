@@ -1,10 +1,12 @@
-"""The pages of one language, ready for Sphinx: the Markdown in docs/en or docs/ja with two kinds of blocks filled in.
+"""The pages of one language, ready for Sphinx: the Markdown in docs/en or docs/ja with three kinds of blocks filled in.
 
-    ```source                            ```generated
-    chumoku.nn.attention.attend          keys
-    ```                                  ```
+    ```source                            ```generated        ```lab
+    chumoku.nn.attention.attend          keys                dot
+    ```                                  ```                 ```
 
-A `source` block becomes the code of that name (quote.py), a `generated` block a part of the reference (reference.py).
+A `source` block becomes the code of that name (quote.py), a `generated` block a part of the reference (reference.py),
+a `lab` block what the laboratory says about these claims (lab_block.py). The Python blocks of the course are run, and
+their output is below them (run_blocks.py).
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from lab_block import describe_claims
 from quote import ROOT, DocsError, quote
 from reference import GENERATORS
+from run_blocks import show_outputs
 
 DOCS = ROOT / "docs"
 LANGUAGES = ("en", "ja")
+COURSE = "course/"  # the folder of the pages whose Python blocks are run
 JAPANESE = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"  # kana, kanji and full-width punctuation
-_FILLED = re.compile(r"^```(source|generated)\n(.*?)\n```$", flags=re.DOTALL | re.MULTILINE)
+_FILLED = re.compile(r"^```(source|generated|lab)\n(.*?)\n```$", flags=re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", flags=re.MULTILINE)  # what tests do with the next block
 
 
@@ -29,7 +34,10 @@ def assemble(language: str, folder: Path = DOCS) -> dict[str, str]:
     for file in sorted(place.rglob("*.md")):
         name = file.relative_to(place).as_posix()
         try:
-            pages[name] = fill(join_japanese_lines(file.read_text(encoding="utf-8")), language)
+            text = join_japanese_lines(file.read_text(encoding="utf-8"))
+            if name.startswith(COURSE):
+                text = show_outputs(text, (folder / "en" / name).read_text(encoding="utf-8"), language)
+            pages[name] = fill(text, language)
         except DocsError as error:
             raise DocsError(f"{file.relative_to(folder)}: {error}") from error
     return pages
@@ -51,6 +59,8 @@ def join_japanese_lines(text: str) -> str:
 def _fill_block(kind: str, content: str, language: str) -> str:
     if kind == "source":
         return "\n\n".join(_quoted_block(name.strip()) for name in content.splitlines())
+    if kind == "lab":
+        return describe_claims(content, language)
     if content not in GENERATORS:
         raise DocsError(f"there is no generated part {content}; there are {', '.join(GENERATORS)}.")
     return GENERATORS[content](language)

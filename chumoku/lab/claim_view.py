@@ -1,0 +1,77 @@
+"""One claim as HTML: what it says, what was tried, and for a claim without training the verdict and the figure.
+
+A claim that needs no training is run, in a second; the same result is shown again afterwards. The others take minutes,
+so their rule is shown, and the command that runs them.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+import tempfile
+from pathlib import Path
+
+from chumoku.errors import UsageError
+from chumoku.lab.claims import SINGLE_SEED, select_claims
+from chumoku.lab.experiment import QUICK, Words, load_claims
+from chumoku.lab.report import VERDICTS
+from chumoku.lab.runner import FAILED, Result, run
+from chumoku.nn.html_view import View
+from chumoku.probe.bilingual import with_code
+
+WORDS = {
+    "stated": Words("Claim", "主張"),
+    "tried": Words("Tried", "試したこと"),
+    "found": Words("Found", "結果"),
+    "when": Words("Only when", "条件"),
+    "rule": Words("Rule", "判定の規則"),
+    "run": Words("Run it (it trains for minutes)", "実行（数分の学習をします）"),
+}
+_BRACKETS = re.compile(r" ?\(([^()]*[\u3040-\u30ff\u3400-\u9fff][^()]*)\) ?")
+
+
+def show_claim(id: str, language: str = "en") -> View:
+    """A claim as HTML for notebooks and the site; `language` is en or ja."""
+    select_claims([id])
+    if language not in Words._fields:
+        raise UsageError(f"The claims are in {' and '.join(Words._fields)}, not in '{language[:20]}'.")
+    claim = load_claims()[id]
+    rows, verdict, figure = [("stated", claim.stated), ("tried", claim.tried)], "", ""
+    if id in SINGLE_SEED:
+        result, picture = run_claim(id)
+        mark, words = VERDICTS[result.verdict]
+        verdict = f" {mark} {_prose(words, language)}"
+        rows += [("found", result.outcome.summary)] if result.outcome else []
+        rows += [("when", result.outcome.when)] if result.outcome and result.outcome.when else []
+        figure = _figure(picture, _prose(claim.reading, language)) if picture and claim.reading else ""
+    else:
+        command = f"`chumoku lab run {id}`"
+        rows += [("rule", claim.rule), ("run", Words(command, command))]
+    terms = "".join(f"<dt>{_prose(WORDS[name], language)}</dt><dd>{_prose(text, language)}</dd>" for name, text in rows)
+    title = f"<b>{_prose(claim.title, language)}</b> <code>{id}</code>{verdict}"
+    markup = f'<div class="claim"><p>{title}</p><dl>{terms}</dl>{figure}</div>'
+    return View(markup, f"{getattr(claim.title, language)} ({id}){verdict}")
+
+
+@functools.cache
+def run_claim(id: str) -> tuple[Result, bytes | None]:
+    """The result of a claim that needs no training, and its figure."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = run([id], QUICK, Path(folder))[0]
+        if result.verdict == FAILED:
+            raise UsageError(f"The claim {id} could not be run: {result.error}")
+        figure = Path(folder) / id / "figure.png"
+        return result, figure.read_bytes() if figure.exists() else None
+
+
+def _figure(picture: bytes, caption: str) -> str:
+    data = base64.b64encode(picture).decode()
+    return f'<figure><img src="data:image/png;base64,{data}" alt=""><figcaption>{caption}</figcaption></figure>'
+
+
+def _prose(words: Words, language: str) -> str:
+    """A text of the lab as HTML; brackets around Japanese are full-width."""
+    if language == "en":
+        return with_code(words.en)
+    return with_code(_BRACKETS.sub(r"（\1）", words.ja))

@@ -1,0 +1,65 @@
+"""The course: blocks that run in the build, and its notebooks, which are in step with the chapters and run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doc_blocks import DOCS, ROOT
+
+sys.path.insert(0, str(DOCS / "tools"))
+from notebooks import OUT, render_notebook, render_notebooks
+from quote import DocsError
+from run_blocks import run_block, run_blocks, show_outputs
+
+NOTEBOOKS = sorted(OUT.glob("*/*.ipynb"))
+PAGE = "# 1\n\n```python\nx = 3\n```\n\n<!-- answer -->\n```python\nprint(x, '<')\nx * 2\n```\n"
+
+
+def test_output_is_below_its_block() -> None:
+    shown = run_blocks(("x = 3\n", "print(x, '<')\nx * 2\n"))
+    assert [one.text for one in shown] == ["", "3 <\n6\n"]
+    assert "<summary>答え</summary><pre>3 &lt;\n6\n</pre>" in show_outputs(PAGE, PAGE, "ja")
+    assert "print(x" in show_outputs(PAGE, PAGE, "en")
+
+
+def test_a_block_that_raises_fails_the_build() -> None:
+    with pytest.raises(DocsError, match="raised ZeroDivisionError"):
+        run_block("1 / 0", {})
+    with pytest.raises(DocsError, match="more Python blocks"):
+        show_outputs(PAGE + PAGE, PAGE, "ja")
+
+
+def test_the_notebooks_are_those_of_the_chapters() -> None:
+    made = render_notebooks()
+    assert made
+    assert sorted(made) == NOTEBOOKS, "run `make notebooks`"
+    for file, text in made.items():
+        assert file.read_text(encoding="utf-8") == text, f"{file.relative_to(ROOT)} is old: run `make notebooks`"
+
+
+def read_cells(text: str) -> list[dict[str, Any]]:
+    return list(json.loads(text)["cells"])
+
+
+def test_a_chapter_becomes_cells() -> None:
+    text = PAGE + "[a](02-b.md)\n\n```source\nchumoku.nn.attention.attend\n```\n\n```lab\ndot\n```\n"
+    cells = read_cells(render_notebook(text, "ja"))
+    kinds = [cell["cell_type"] for cell in cells]
+    assert kinds == ["markdown", "code", "code", "markdown", "code", "code"]
+    assert cells[3]["source"] == ["[a](../../../docs/ja/course/02-b.md)"]
+    assert "".join(cells[5]["source"]).endswith('show_claim("dot", "ja")')
+    with pytest.raises(DocsError, match="cannot be imported"):
+        render_notebook("```source\nchumoku.nn.attention.attendd\n```\n", "en")
+
+
+@pytest.mark.parametrize("file", [file for file in NOTEBOOKS if file.parent.name == "en"], ids=lambda file: file.stem)
+def test_a_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell but those of claims, which run when the site is built, and in the tests of the lab."""
+    monkeypatch.chdir(tmp_path)
+    cells = ["".join(cell["source"]) for cell in read_cells(file.read_text("utf-8")) if cell["cell_type"] == "code"]
+    shown = run_blocks(tuple(code for code in cells if "show_claim(" not in code))
+    assert any(one.html for one in shown), "no cell draws anything"
