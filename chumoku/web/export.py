@@ -23,7 +23,7 @@ from chumoku.errors import MissingExtraError, UsageError
 from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.text.progress import Progress, silent
 from chumoku.training.example_sentences import examples_for
-from chumoku.web.build_wasm import LIBRARY
+from chumoku.web.build_wasm import LIBRARY, THREADS_LIBRARY
 from chumoku.web.certificate import check_in_chromium, summarize
 from chumoku.web.checks import make_checks
 from chumoku.web.container import PRECISIONS, prepare_model, write_container
@@ -77,7 +77,8 @@ def export_page(
         examples = examples_for(str(source)) if isinstance(source, (str, Path)) else ()
         progress("write the page")
         container = make_container(bundle, out.stem, precision, into=into, examples=examples)
-        payload = encode_payload({"model": container, "wasm": LIBRARY.read_bytes()})
+        libraries = {"wasm": LIBRARY.read_bytes(), "threads": THREADS_LIBRARY.read_bytes()}
+        payload = encode_payload({"model": container, **libraries})
         page = folder / out.name
         render = partial(render_page, payload, name=out.stem, precision=precision)
         certificate, sentences = write_page(page, render, check=check, progress=progress)

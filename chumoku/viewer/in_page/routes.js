@@ -11,8 +11,8 @@ async function listModels({ card }) {
   return { object: "list", data: [card] };
 }
 
-async function health({ engines: [{ kind, threads }], fallback }) {
-  return { status: "ok", engine: kind, threads, fallback };
+async function health({ engines: [{ kind, threads }], fallback, oneThread }) {
+  return { status: "ok", engine: kind, threads, fallback, one_thread: oneThread };
 }
 
 const ROUTES = {

@@ -1,12 +1,14 @@
-// The worker: reads the payload, opens the model, and answers the page's requests.
+// The worker: reads the payload, opens the model, and answers the page's requests. Its threads have the same script.
 //
 //   page → worker   { open: parts }   { chunk: text } …   { end: true }   then requests (api.js)
 //   worker → page   { read: bytes }   { opened: true } or { failed: message, damaged }
+//   worker → thread { thread } (wasm/threads.js)
 import { DamagedError, PayloadReader } from "./payload.js";
 import { ContainerError } from "./container.js";
 import { Requests } from "./requests.js";
 import { findHandler } from "./routes.js";
 import { openRuntime } from "./runtime.js";
+import { runThread } from "./wasm/threads.js";
 
 let reader = null;
 let requests = null;
@@ -21,6 +23,7 @@ async function open() {
 
 async function receive(message) {
   if (requests) return requests.receive(message);
+  if (message.thread) runThread(message.thread);
   if (message.open) reader = new PayloadReader(message.open);
   if (message.chunk) {
     reader.add(message.chunk);

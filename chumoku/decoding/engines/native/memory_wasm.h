@@ -1,7 +1,8 @@
-// Memory in WebAssembly: free blocks in a list ordered by address; neighbors are joined again.
+// Memory in WebAssembly: free blocks in a list ordered by address; neighbors are joined again. Threads take turns.
 #pragma once
 
 #if defined(__wasm__)
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -16,6 +17,20 @@ struct FreeBlock {  // also before the memory that `allocate` returns, where onl
 };
 
 FreeBlock* first_free = nullptr;
+
+#if defined(__wasm_atomics__)
+std::atomic<bool> list_in_use{false};
+struct Turn {  // Working space is kept, so threads seldom meet here.
+    Turn() {
+        while (list_in_use.exchange(true)) {}
+    }
+    ~Turn() { list_in_use = false; }
+};
+#else
+struct Turn {
+    Turn() {}
+};
+#endif
 
 void insert_free(FreeBlock* block) {
     FreeBlock** link = &first_free;
@@ -40,6 +55,7 @@ extern "C" {
 void* allocate(size_t size) {
     if (size > SIZE_MAX - 2 * PAGE) return nullptr;
     size = (size + 2 * ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    Turn turn;
     for (bool grown = false;; grown = true) {
         for (FreeBlock** link = &first_free; *link; link = &(*link)->next) {
             FreeBlock* block = *link;
@@ -62,7 +78,9 @@ void* allocate(size_t size) {
 }
 
 void release(void* memory) {
-    if (memory) insert_free(reinterpret_cast<FreeBlock*>(static_cast<char*>(memory) - ALIGNMENT));
+    if (!memory) return;
+    Turn turn;
+    insert_free(reinterpret_cast<FreeBlock*>(static_cast<char*>(memory) - ALIGNMENT));
 }
 
 }

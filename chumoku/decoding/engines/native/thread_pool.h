@@ -2,26 +2,15 @@
 // between phases.
 #pragma once
 
+#if defined(__wasm__)
+#include "thread_pool_wasm.h"
+#else
 #include <atomic>
-#include <vector>
-#if !defined(__wasm__)
 #include <thread>
-#endif
+#include <vector>
 
 namespace {
 
-#if defined(__wasm__)
-// A web page's worker is one thread.
-class ThreadPool {
-  public:
-    explicit ThreadPool(int) {}
-    template <class Work> void run(const Work& work) { work(); }
-    template <class Item> void each(int count, const Item& item) {
-        for (int i = 0; i < count; i++) item(i);
-    }
-    const int size = 1;
-};
-#else
 class ThreadPool {
   public:
     explicit ThreadPool(int size) : size(size) {
@@ -93,6 +82,6 @@ class ThreadPool {
     const void* argument = nullptr;
     std::vector<std::thread> threads;
 };
-#endif
 
 }  // namespace
+#endif

@@ -103,9 +103,10 @@ class About {
     return el("dl", {}, ...rows.flatMap(([key, value]) => [el("dt", { t: key }), el("dd", {}, String(value))]));
   }
 
-  describeEngine({ engine, threads, fallback }) {
+  describeEngine({ engine, threads, fallback, one_thread: oneThread }) {
     const { t } = this.context;
     const value = t("about_engine_value", { kind: t("about_" + engine), threads });
+    if (oneThread) return `${value}. ${t("about_one_thread", { reason: oneThread })}`;
     return fallback ? `${value}. ${t("about_fallback", { reason: fallback })}` : value;
   }
 

@@ -1,6 +1,6 @@
 // Decoding by the library step.wasm; the same interface as session.js.
 //
-//   const engine = await WasmEngine.open(model, bytes);              bytes: the content of step.wasm
+//   const engine = await WasmEngine.open(model, bytes, threads);     bytes: of step.wasm, or step_threads.wasm if threads > 1
 //   model.multiply = engine.multiply;                                the model's own products by the library, too
 //   const session = await engine.open({ rows: 4, capacity: 128 });
 import { RequestError } from "../errors.js";
@@ -19,15 +19,21 @@ export function findUnsupported(config) {
 
 export class WasmEngine {
   /** model: the model in JavaScript (model.js), which computes embeddings and tables of positions. */
-  static async open(model, bytes) {
+  static async open(model, bytes, threads = 1) {
     const reason = findUnsupported(model.config);
     if (reason !== null) throw new RequestError(`The WebAssembly engine cannot run this model: ${reason}.`);
-    return new WasmEngine(model, await Library.open(bytes));
+    const library = await Library.open(bytes, threads);
+    try {
+      return new WasmEngine(model, library);
+    } catch (error) {
+      library.close();
+      throw error;
+    }
   }
 
   constructor(model, library) {
     this.kind = "wasm";
-    this.threads = 1;
+    this.threads = library.threads;
     this.model = model;
     this.library = library;
     this.packer = new Packer(library, model.container);
@@ -45,8 +51,8 @@ export class WasmEngine {
 }
 
 /** The library's products for a model that it cannot decode with: model.multiply. */
-export async function openProducts({ container }, bytes) {
-  const library = await Library.open(bytes);
+export async function openProducts({ container }, bytes, threads = 1) {
+  const library = await Library.open(bytes, threads);
   return makeMultiply(library, new Packer(library, container));
 }
 

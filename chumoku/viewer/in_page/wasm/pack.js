@@ -67,7 +67,7 @@ export class Packer {
 
   packInt8({ shape: [outputs], groups, q, scale }, to, first) {
     const size = Math.ceil((first + outputs) / LANES) * groups * INT8_GROUP;
-    const codes = new Int8Array(this.library.functions.memory.buffer, to, size);
+    const codes = new Int8Array(this.library.memory.buffer, to, size);
     const scales = this.library.floats(to, size / 4);
     const byArm = this.library.functions.is_arm_order();
     const output = byArm ? 1 : 2, input = byArm ? LANES : 1; // from one output or input of a pair to the next
