@@ -431,3 +431,15 @@ def test_threads_split_words_concurrently() -> None:
     with ThreadPoolExecutor(7) as pool:
         found = list(pool.map(words.pieces, ["猫が走る。犬が寝る。" * 29] * 199))
     assert all(one == found[0] for one in found)
+
+
+def test_a_unigram_of_whole_words_splits_like_the_dictionary_and_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["こたつでみかんを食べる", "庭で猫がみかんを見る", "猫がこたつで眠る"] * 3
+    trained = train(texts, kind="unigram", vocabulary=601, whole_words=True)
+    monkeypatch.setattr(japanese, "segment", None)
+    assert trained.pieces("猫がこたつでみかんを食べる") == ["猫", "が", "こたつ", "で", "みかん", "を", "食べる"]
+    assert trained.pieces("猫で食う")[:3] == ["猫", "で", "食"], "words, a character, and bytes for unseen characters"
+    for text in ("犬と a cat ▁", "日本語\nの文"):
+        assert trained.decode(trained.encode(text)) == text.replace("▁", " ")
+    with pytest.raises(UsageError, match="whole_words is for the kind unigram"):
+        train(texts, kind="bpe", whole_words=True)

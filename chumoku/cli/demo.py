@@ -137,7 +137,7 @@ def _tokenizer_changes() -> list[str]:
     if importlib.util.find_spec("sudachipy") is not None:
         return []
     print("Japanese is split into characters; to split it into words: pip install 'chumoku[ja]'.")
-    return ["tokenizer.kind=character"]
+    return ["tokenizer.kind=character", "tokenizer.whole_words=false"]
 
 
 def attention_between_words(pipeline: Pipeline, source: str) -> tuple[str, list[str], list[str], Tensor]:

@@ -12,6 +12,7 @@ The same texts give the same tokenizer, except for wordpiece and unigram, whose 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -54,6 +55,7 @@ def train(
     segment: bool | None = None,
     split_digits: bool = False,
     split_scripts: bool = False,
+    whole_words: bool = False,
     languages: Iterable[str] = (),
     sentinels: int = 0,
     multiple: int = 1,
@@ -65,6 +67,8 @@ def train(
     segment     split Japanese into words first; default: the kind word on Japanese text
     split_digits    each digit is a token of its own, so that a model can copy any number
     split_scripts   no token reaches over the start of a kanji or katakana word, over を or over Japanese punctuation
+    whole_words     unigram: the pieces are the Japanese words of the texts, which SudachiPy finds now; encoding needs no
+                    dictionary
     languages   codes such as "ja" that get a token (<2ja>)
     sentinels   number of tokens <extra_id_0>, <extra_id_1> … for span corruption
     multiple    pad the vocabulary with unused tokens to a multiple of this
@@ -86,14 +90,20 @@ def train(
         raise UsageError("There is no text to train a tokenizer on. Check the input files.")
     if segment is None:
         segment = kind == "word" and japanese.share_of_japanese("".join(sample[:1000])) > 0.1
-    if segment:
+    if whole_words and (kind != "unigram" or split_digits or split_scripts):
+        raise UsageError("whole_words is for the kind unigram, without split_digits and split_scripts.")
+    if segment or whole_words:
         segmented = (japanese.segment(piece) for piece in sample)
         sample = list(track(segmented, progress, "splitting into words", unit="characters", size=len))
-    if kind == "unigram":
+    if kind == "unigram" and not whole_words:
         sample = sample_randomly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
     settings = {"vocabulary": vocabulary, "specials": specials, "normalize": normalize, "segment": segment}
     settings["splits"] = [*(["digits"] if split_digits else []), *(["scripts"] if split_scripts else [])]
-    backend = _train_backend(kind, sample, settings, progress)
+    backend = (
+        _collect_words(sample, vocabulary, specials, normalize)
+        if whole_words
+        else _train_backend(kind, sample, settings, progress)
+    )
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     _pad_vocabulary(backend, multiple)
     return Tokenizer(backend)
@@ -188,6 +198,36 @@ def _train_unigram(
     )
     backend.train_from_iterator(_split_at_rare_characters(texts, normalize, size // 2), trainer)
     scores = {piece: round(score, 5) for piece, score in _read_scores(backend).items() if piece not in specials}
+    return _set_pieces(backend, scores, specials)
+
+
+def _collect_words(texts: list[str], vocabulary: int, specials: list[str], normalize: bool) -> tokenizers.Tokenizer:
+    """A unigram tokenizer of the words of segmented texts, with their share as probability, and of single characters.
+
+    A character that is no word is less likely than any word, so words are not split.
+    """
+    backend = tokenizers.Tokenizer(models.Unigram())
+    splitters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
+    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), False, [])
+    room = _check_vocabulary(vocabulary, 2 * len(BYTE_TOKENS) + len(specials), "unigram") - len(BYTE_TOKENS)
+    room -= len(specials)
+    normalizer = normalizers.NFKC()
+    normalized = (normalizer.normalize_str(text) if normalize else text for text in texts)
+    words = Counter(word.replace(" ", "▁") for text in normalized for word in text.split(japanese.SEPARATOR) if word)
+    letters = [char for char, _ in _most_common(Counter("".join(words)), room // 4)]
+    chosen = _most_common(words, room - len(letters))
+    scores = {word: round(math.log(count / words.total()), 5) for word, count in chosen}
+    lowest = min(scores.values(), default=0.0) - 10.0
+    return _set_pieces(backend, {**dict.fromkeys(letters, lowest), **scores}, specials)
+
+
+def _most_common(counts: Counter[str], number: int) -> list[tuple[str, int]]:
+    """The most frequent, those of one frequency in the order of their characters."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
+
+
+def _set_pieces(backend: tokenizers.Tokenizer, scores: dict[str, float], specials: list[str]) -> tokenizers.Tokenizer:
+    """Give a unigram backend its pieces: special tokens, those with scores, and bytes for everything else."""
     lowest = min(scores.values(), default=0.0) - 10.0
     pieces = [(piece, 0.0) for piece in specials]
     pieces += sorted(scores.items(), key=lambda item: (-item[1], item[0]))

@@ -30,6 +30,7 @@ class TokenizerSettings(Settings):
     pad_to_multiple: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # round the vocabulary size up to a multiple of this
     split_digits: bool = False  # each digit is a token of its own
     split_scripts: bool = False  # no token reaches over the start of a kanji or katakana word
+    whole_words: bool = False  # unigram: pieces are the Japanese words of the corpus; only training needs SudachiPy
     target_file: str | None = None  # pairs: an existing tokenizer for the target language
     target_kind: Kind | None = None  # pairs: train a separate tokenizer for the target language
     target_vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] | None = None  # pairs: its number of tokens; default: as

@@ -58,6 +58,7 @@ def load_or_train_tokenizer(
     vocabulary = settings.target_vocabulary if target and settings.target_vocabulary else settings.vocabulary
     options: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary, "split_digits": settings.split_digits}
     options["split_scripts"] = settings.split_scripts
+    options["whole_words"] = settings.whole_words and not (target and settings.target_kind)
     if recipe.data.both_directions:
         options["languages"] = recipe.data.languages
     if sentinels:
