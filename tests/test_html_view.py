@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from html.parser import HTMLParser
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import chumoku
 from chumoku import nn
+from chumoku.decoding.translate import Translations
 from chumoku.errors import ShapeError, UsageError
 from chumoku.lab.claim_view import show_claim
 from chumoku.nn import masks
@@ -88,6 +90,16 @@ def test_an_attention_map_is_its_mean() -> None:
     weights[0, :, 0, 1] = 1.0
     text = Elements(AttentionMap("decoder", weights, ["q"], ["a", "b"])._repr_html_()).text
     assert "0.000.50" in text
+
+
+def test_translations_are_a_list_and_a_table() -> None:
+    found = Translations(["I eat.", NAUGHTY], ["食べる。", "<b>"])
+    assert found == ["I eat.", NAUGHTY]
+    assert copy.deepcopy(found).sources == ["食べる。", "<b>"]
+    elements = Elements(found._repr_html_())
+    assert "b" not in elements.tags
+    assert "食べる。I eat." in elements.text
+    assert len(Elements(Translations([], [])._repr_html_()).tags) == 4
 
 
 def test_a_claim_is_shown_in_each_language() -> None:
