@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import torch
 
 import chumoku
 from chumoku import nn
-from chumoku.errors import ShapeError, UsageError
+from chumoku.decoding.translate import Translations
+from chumoku.errors import DamagedError, ShapeError, UsageError
 from chumoku.lab.claim_view import show_claim
+from chumoku.lab.experiment import PARTLY
 from chumoku.nn import masks
 from chumoku.nn.html_view import LARGEST
 from chumoku.probe.snapshot import AttentionMap
+from chumoku.weights.checksums import atomic_folder
 
 NAUGHTY = "<script>alert(1)</script>"
 
@@ -90,13 +96,37 @@ def test_an_attention_map_is_its_mean() -> None:
     assert "0.000.50" in text
 
 
+def test_translations_are_a_list_and_a_table() -> None:
+    found = Translations(["I eat.", NAUGHTY], ["食べる。", "<b>"])
+    assert found == ["I eat.", NAUGHTY]
+    assert copy.deepcopy(found).sources == ["食べる。", "<b>"]
+    elements = Elements(found._repr_html_())
+    assert "b" not in elements.tags
+    assert "食べる。I eat." in elements.text
+    assert len(Elements(Translations([], [])._repr_html_()).tags) == 4
+
+
 def test_a_claim_is_shown_in_each_language() -> None:
     found = Elements(show_claim("softmax-1234", "ja")._repr_html_())
     assert "成り立つ" in found.text
     assert "holds" in repr(show_claim("softmax-1234"))
-    assert "chumoku lab run lora" in Elements(show_claim("lora")._repr_html_()).text
+    assert "chumoku lab run lora" in Elements(show_claim("lora", folder="nowhere")._repr_html_()).text
     assert all(address.startswith("data:image/png") for address in Elements(show_claim("norm")._repr_html_()).loaded)
-    with pytest.raises(UsageError, match="There is no claim"):
-        show_claim("normm")
     with pytest.raises(UsageError, match="en and ja"):
         show_claim("norm", "de")
+    with pytest.raises(UsageError, match="There is no claim"):
+        show_claim("normm")
+
+
+def test_a_stored_result_is_shown(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "lora") as folder:
+        texts = {"en": "It was <so>.", "ja": "そうでした(数値)。"}
+        result = {"id": "lora", "verdict": PARTLY, "summary": texts, "when": texts}
+        (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    text = Elements(show_claim("lora", folder=tmp_path)._repr_html_()).text
+    assert text.count("It was <so>.") == 2
+    assert "chumoku lab run" not in text
+    assert "そうでした（数値）。" in show_claim("lora", "ja", folder=tmp_path)._repr_html_()
+    (tmp_path / "lora" / "result.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(DamagedError):
+        show_claim("lora", folder=tmp_path)

@@ -28,6 +28,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel, Model
 from chumoku.nn import masks
+from chumoku.nn.html_view import html_table
 from chumoku.text.kept_words import STAND_INS, KeptWords, keep_words, restore_words
 from chumoku.text.languages import source_frame, target_prompt
 from chumoku.text.progress import Progress, silent
@@ -36,6 +37,17 @@ from chumoku.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 4096
 SPARE_FACTOR = 32  # a shared engine may have this many times the positions that a batch fills
+
+
+class Translations(list[str]):
+    """The translation of each text, as a list; a notebook draws it as a table beside the texts."""
+
+    def __init__(self, translations: Sequence[str], sources: Sequence[str]) -> None:
+        super().__init__(translations)
+        self.sources = list(sources)
+
+    def _repr_html_(self) -> str:
+        return html_table(("text", "translation"), zip(self.sources, self, strict=False))
 
 
 def translate(
@@ -55,7 +67,7 @@ def translate(
     split: bool = True,
     engine: Engine | None = None,
     progress: Progress = silent,
-) -> list[str]:
+) -> Translations:
     """The most likely translation of each text.
 
     split       translate the sentences of a text one by one, keep addresses and unknown words, and join the results
@@ -91,7 +103,7 @@ def translate(
         progress=progress,
     )
     outputs = iter(tokenizer.decode_batch([row[0].tokens if row else [] for row in found]))
-    return [join_translations([next(outputs) for _ in part], part) for part in parts]
+    return Translations([join_translations([next(outputs) for _ in part], part) for part in parts], texts)
 
 
 class SourceSentence(NamedTuple):
