@@ -33,3 +33,18 @@ def wrong_brackets(markdown: str, language: str) -> list[str]:
     """Half-width brackets in Japanese text, and full-width punctuation in English text."""
     pattern = _NARROW if language == "ja" else _WIDE
     return [line for line in prose(markdown).splitlines() if pattern.search(line)]
+
+
+def wrong_bold(markdown: str) -> list[str]:
+    """Bold text whose ** Markdown does not read as such: a bracket or a comma inside it, next to a letter outside.
+
+    In Japanese there is no space between them: **注意（attention）**は is not closed; **注意**（attention）は is.
+    """
+    wrong = []
+    for paragraph in re.split(r"\n\s*\n", prose(markdown)):
+        for number, mark in enumerate(re.finditer(r"\*\*", paragraph)):
+            before, after = paragraph[: mark.start()][-1:], paragraph[mark.end() :][:1]
+            inner, outer = (after, before) if number % 2 == 0 else (before, after)
+            if not inner.isalnum() and outer.isalnum():
+                wrong.append(paragraph[max(0, mark.start() - 20) : mark.end() + 10])
+    return wrong

@@ -26,7 +26,7 @@ from doc_blocks import (
     read_blocks,
     run_page,
 )
-from doc_language import wrong_brackets, wrong_language
+from doc_language import wrong_bold, wrong_brackets, wrong_language
 
 sys.path.insert(0, str(DOCS / "tools"))
 from assemble import COURSE, LANGUAGES, assemble, fill, join_japanese_lines
@@ -52,6 +52,7 @@ def test_every_page_is_in_both_languages_and_only_in_its_own() -> None:
         for name, text in texts.items():
             assert not wrong_language(text, language), f"{language}/{name}"
             assert not wrong_brackets(text, language), f"{language}/{name}"
+            assert not wrong_bold(text), f"{language}/{name}"
 
 
 def test_the_other_language_is_noticed() -> None:
@@ -63,6 +64,10 @@ def test_the_other_language_is_noticed() -> None:
     assert wrong_brackets("翻訳器(モデル)です。", "ja")
     assert not wrong_brackets("翻訳器（`f(x)`）です。", "ja")
     assert wrong_brackets("A model（small）.", "en")
+    assert wrong_bold("これは**注意（attention）**は")
+    assert wrong_bold("これは**「注意」**は")
+    assert not wrong_bold("これは**注意**（attention）は")
+    assert not wrong_bold("**「注意」と何でしょうか。** 答え、**窓**は")
 
 
 def test_a_translation_belongs_to_a_sentence_of_the_code() -> None:
