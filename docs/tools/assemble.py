@@ -27,25 +27,31 @@ _FILLED = re.compile(r"^```(source|generated|lab)\n(.*?)\n```$", flags=re.DOTALL
 _COMMENT = re.compile(r"^<!--.*?-->\n", flags=re.MULTILINE)  # what tests do with the next block
 
 
-def assemble(language: str, folder: Path = DOCS) -> dict[str, str]:
-    """The Markdown of every page of a language, by its path in the folder of the language."""
+def assemble(language: str, folder: Path = DOCS, *, run: bool = True) -> dict[str, str]:
+    """The Markdown of every page of a language, by its path in the folder of the language.
+
+    run    also run the code of the course and the claims of the laboratory; otherwise their blocks stay as they are
+    """
     place = folder / language
     pages = {}
     for file in sorted(place.rglob("*.md")):
         name = file.relative_to(place).as_posix()
         try:
             text = join_japanese_lines(file.read_text(encoding="utf-8"))
-            if name.startswith(COURSE):
+            if run and name.startswith(COURSE):
                 text = show_outputs(text, (folder / "en" / name).read_text(encoding="utf-8"), language)
-            pages[name] = fill(text, language)
+            pages[name] = fill(text, language, run=run)
         except DocsError as error:
             raise DocsError(f"{file.relative_to(folder)}: {error}") from error
     return pages
 
 
-def fill(text: str, language: str) -> str:
-    """A page's Markdown with its source and generated blocks filled in."""
-    return _FILLED.sub(lambda found: _fill_block(found[1], found[2], language), _COMMENT.sub("", text))
+def fill(text: str, language: str, *, run: bool = True) -> str:
+    """A page's Markdown with its source, generated and (if `run`) lab blocks filled in."""
+    return _FILLED.sub(
+        lambda found: found[0] if found[1] == "lab" and not run else _fill_block(found[1], found[2], language),
+        _COMMENT.sub("", text),
+    )
 
 
 def join_japanese_lines(text: str) -> str:
