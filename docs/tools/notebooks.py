@@ -41,19 +41,23 @@ def render_notebooks() -> dict[Path, str]:
 
 def render_notebook(text: str, language: str) -> str:
     """A chapter's Markdown as a notebook, which is JSON."""
-    text = _LINK.sub(f"](../../../docs/{language}/course/", _COMMENT.sub("", text))
+    text = _COMMENT.sub("", text)
     cells: list[dict[str, Any]] = []
     end = 0
     for found in _BLOCK.finditer(text):
-        _append(cells, "markdown", text[end : found.start()])
+        _append(cells, "markdown", _lead_links_to_docs(text[end : found.start()], language))
         kind, content = found.groups()
         for code in [content] if kind == "python" else [_cell_code(kind, name, language) for name in content.split()]:
             _append(cells, "code", code)
         end = found.end()
-    _append(cells, "markdown", text[end:])
+    _append(cells, "markdown", _lead_links_to_docs(text[end:], language))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(notebook, ensure_ascii=False, indent=1) + "\n"
+
+
+def _lead_links_to_docs(text: str, language: str) -> str:
+    return _LINK.sub(f"](../../../docs/{language}/course/", text)
 
 
 def _append(cells: list[dict[str, Any]], kind: str, text: str) -> None:
