@@ -6,8 +6,8 @@
 A comment above a block says what is different about it:
 
     <!-- file: mine.toml -->              the block is the content of this file in the page's folder
-    <!-- in tests: train.steps=20 -->     these words are appended to the block's `chumoku train` …
-    <!-- in tests: 20_000 → 1_000 -->     … or one text in a Python block is replaced, so that tests are short
+    <!-- in tests: train.steps=20 -->     these words are appended to each `chumoku train` and `chumoku compare` …
+    <!-- in tests: 20_000 → 1_000 -->     … or one text in the block is replaced, so that tests are short
     <!-- background -->                   a server: it runs until the end of the page
     <!-- answer -->                       the site folds the block's output (docs/tools/run_blocks.py)
     <!-- parsed: reason -->               not run; the options of its chumoku commands are parsed
@@ -72,7 +72,8 @@ def split_commands(code: str) -> list[str]:
 def chumoku_commands(block: Block) -> list[list[str]]:
     """The words of each `chumoku …` command in a block: in a shell, a systemd unit, or a container file."""
     if block.kind == "bash":
-        words = [shlex.split(line.partition("|")[0], comments=True) for line in split_commands(block.code)]
+        lines = [shlex.split(line.partition("|")[0], comments=True) for line in split_commands(block.code)]
+        words = [line[line.index("-m") + 1 :] if line[:1] == ["torchrun"] else line for line in lines]
     elif block.kind == "ini":
         words = [shlex.split(line) for line in re.findall(r"^ExecStart=(.*)$", block.code, flags=re.MULTILINE)]
     elif block.kind == "dockerfile":
@@ -111,7 +112,11 @@ def parse_command(words: list[str], *, complete: bool = True) -> None:
 
 
 def run_page(name: str, folder: Path) -> None:
-    """Run the blocks of a page of docs/en in order, in a folder which is the current directory."""
+    """Run the blocks of a page of docs/en in order, in a folder which is the current directory.
+
+    Readers are in the folder of the clone, so the examples are in this folder, too.
+    """
+    (folder / "examples").symlink_to(ROOT / "examples")
     scope: dict[str, object] = {"__name__": "__main__"}
     address = ADDRESS
     with contextlib.ExitStack() as servers:
@@ -124,13 +129,14 @@ def run_page(name: str, folder: Path) -> None:
                 _, line = servers.enter_context(serve_in_process(*shlex.split(block.code)[2:]))
                 address = line.split()[-1]
             elif block.kind == "bash" and block.marker != "parsed":
-                for line in split_commands(block.code.replace(ADDRESS, address)):
-                    run_command(line, folder, added=block.note if block.marker == "in tests" else "")
+                appended = block.note if block.marker == "in tests" and " → " not in block.note else ""
+                for line in split_commands(shorten(block).replace(ADDRESS, address)):
+                    run_command(line, folder, added=appended)
 
 
 def shorten(block: Block) -> str:
-    """The code of a Python block, with the replacement of its `in tests`."""
-    if block.marker != "in tests":
+    """The code of a block, with the replacement of its `in tests`."""
+    if block.marker != "in tests" or " → " not in block.note:
         return block.code
     old, new = block.note.split(" → ")
     assert old in block.code, f"{old} is not in the block"
@@ -139,7 +145,7 @@ def shorten(block: Block) -> str:
 
 def run_command(line: str, folder: Path, *, added: str = "") -> None:
     """Run one command of a page; those of chumoku in this process, if they need no shell."""
-    if line.startswith("chumoku train"):
+    if line.startswith(("chumoku train ", "chumoku compare ")):
         line = f"{line} {added}"
     if not line.startswith("chumoku ") or _SHELL.search(line):
         subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True, env=_environment(folder), cwd=folder)

@@ -129,6 +129,7 @@ def test_every_block_is_checked() -> None:
     "block",
     [
         Block("bash", "chumoku train demo --resumee\n", "parsed", "it takes long"),
+        Block("bash", "torchrun --nproc-per-node 2 -m chumoku train demo --resumee\n", "parsed", "it needs two GPUs"),
         Block("bash", "chumoku train demo\n", "parsed", ""),
         Block("console", "chumoku train demo\n", "", ""),
         Block("toml", "[model\n", "", ""),
@@ -141,6 +142,7 @@ def test_a_wrong_block_is_noticed(block: Block) -> None:
         check_block(block)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.usefixtures("quick_runs")
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
