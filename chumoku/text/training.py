@@ -67,7 +67,7 @@ def train(
     segment     split Japanese into words first; default: the kind word on Japanese text
     split_digits    each digit is a token of its own, so that a model can copy any number
     split_scripts   no token reaches over the start of a kanji or katakana word, over を or over Japanese punctuation
-    whole_words     unigram: the pieces are the Japanese words of the texts, which SudachiPy finds now; encoding needs no
+    whole_words     unigram: the pieces are the Japanese words of the texts, found by SudachiPy now; encoding needs no
                     dictionary
     languages   codes such as "ja" that get a token (<2ja>)
     sentinels   number of tokens <extra_id_0>, <extra_id_1> … for span corruption
