@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 import pytest
 from doc_blocks import DOCS, ROOT
 
+from chumoku.lab.experiment import FAILS, load_claims
+from chumoku.lab.runner import read_result
+
 sys.path.insert(0, str(DOCS / "tools"))
+from lab_block import RESULTS
 from notebooks import OUT, render_notebook, render_notebooks
 from quote import DocsError
 from run_blocks import run_block, run_blocks, show_outputs
@@ -67,3 +72,23 @@ def test_a_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     cells = ["".join(cell["source"]) for cell in read_cells(file.read_text("utf-8")) if cell["cell_type"] == "code"]
     shown = run_blocks(tuple(code for code in cells if "show_claim(" not in code))
     assert any(one.html or one.text for one in shown), "no cell shows anything"
+
+
+def disagreements(result: dict[str, Any]) -> list[str]:
+    """What in a stored result is not as the claim says and as its rule decides today."""
+    claim = load_claims()[result["id"]]
+    wrong = [part for part in ("stated", "tried", "rule") if result["claim"][part] != getattr(claim, part)._asdict()]
+    judge = importlib.import_module(f"chumoku.lab.claims.{claim.id.replace('-', '_')}").judge
+    wrong += ["verdict"] if judge(result["numbers"]) != result["verdict"] else []
+    return wrong + (["budget"] if result["budget"]["scale"] < 1 else [])
+
+
+def test_stored_results_are_those_of_the_claims() -> None:
+    """A result that the site shows; after a change of a claim: `chumoku lab run ID --out docs/lab`."""
+    stored = [read_result(RESULTS, folder.name) for folder in RESULTS.iterdir() if folder.is_dir()]
+    results = [found[0] for found in stored if found is not None]
+    assert results
+    for result in results:
+        assert not disagreements(result), result["id"]
+    claim = results[0]["claim"] | {"rule": {"en": "Another.", "ja": "別の規則。"}}
+    assert disagreements({**results[0], "claim": claim, "verdict": FAILS}) == ["rule", "verdict"]
