@@ -26,7 +26,10 @@ def prose(markdown: str) -> str:
 def wrong_language(markdown: str, language: str) -> list[str]:
     """Sentences of the other language."""
     pattern = _ENGLISH if language == "ja" else _JAPANESE
-    return [found.group() for line in prose(markdown).splitlines() for found in pattern.finditer(line)]
+    text = (
+        re.sub("「[^「」\n]*」", "「」", prose(markdown)) if language == "ja" else prose(markdown)
+    )  # quotes, as of a model
+    return [found.group() for line in text.splitlines() for found in pattern.finditer(line)]
 
 
 def wrong_brackets(markdown: str, language: str) -> list[str]:

@@ -57,6 +57,7 @@ def test_every_page_is_in_both_languages_and_only_in_its_own() -> None:
 
 def test_the_other_language_is_noticed() -> None:
     assert wrong_language("モデルです。This is a sentence.", "ja") == ["This is a sentence"]
+    assert not wrong_language("モデルは「This is a sentence.」と書きました。", "ja")
     assert not wrong_language("Hugging Face Hub の `chumoku serve a model with it` です。", "ja")
     assert not wrong_language("```bash\nthis is a long command\n```\n", "ja")
     assert wrong_language("The model 翻訳器を学習させるには位置を選びます is here.", "en")

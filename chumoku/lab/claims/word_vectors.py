@@ -141,16 +141,16 @@ def run(budget: Budget) -> Outcome:
         "groups": [list(group) for group in known_groups()],
         "cosines_seed_0": [table.tolist() for table in tables[0]],
     }
-    example = ", ".join(near["tuple"]["after"])
+    first, last = near["tuple"]["before"], near["tuple"]["after"]
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
             f"Two words of one group are closer than two words of different groups in {format_seeds(before)} of the "
             f"comparisons before training and {format_seeds(after)} after. Nearest to “tuple” after training: "
-            f"{example} (before: {', '.join(near['tuple']['before'])}).",
+            f"{', '.join(last)} (before: {', '.join(first)}).",
             f"同じグループの2語の方が近い割合は、学習前{format_seeds(before)}、学習後{format_seeds(after)}です。学習"
-            f"後、「tuple」に最も近いのは{example}です（学習前は{', '.join(near['tuple']['before'])}）。",
+            f"後、「tuple」に最も近いのは{'、'.join(last)}です（学習前は{'、'.join(first)}）。",
         ),
         when=Words("training is long enough", "学習が十分に長いとき"),
     )
