@@ -37,9 +37,11 @@ format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Encode and decode 100,000 random texts and 100,000 random byte strings; then the texts again in Chromium.
+# Encode and decode 100,000 random texts and 100,000 random byte strings; then the texts again in Chromium, and 300 random
+# models there.
 strings: venv browser
 	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py tests/test_web_tokenizers.py -k random_strings
+	CHUMOKU_MODELS=300 $(BIN)/pytest tests/test_web_model.py tests/test_web_wasm.py -k random_models
 
 # Kill and resume runs, flip bytes of files, kill and repeat every command that writes files, open 3,000 damaged files of
 # each format: about an hour on two cores.

@@ -10,7 +10,17 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 from torch import Tensor
-from web_models import CHOICES, VOCABULARY, build_random, covering_configs, random_config, to_tensor, to_text, twin_page
+from web_models import (
+    CHOICES,
+    RANDOM_MODELS,
+    VOCABULARY,
+    build_random,
+    covering_configs,
+    random_config,
+    to_tensor,
+    to_text,
+    twin_page,
+)
 
 from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.models.model import Model
@@ -274,10 +284,9 @@ def test_sessions_edits_and_errors(browser: Any, kind: str) -> None:
         assert sentence in message
 
 
-@pytest.mark.slow
 def test_random_models(browser: Any) -> None:
     draw = random.Random(17)
     with twin_page(browser) as page:
-        for _ in range(200):
+        for _ in range(RANDOM_MODELS):
             config = random_config(draw)
             check(page, config, "float32" if config.experts else draw.choice(("float32", "int8")))

@@ -5,10 +5,19 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
-from web_models import ENTRY, VOCABULARY, build_random, covering_configs, random_config, to_tensor, to_text, twin_page
+from web_models import (
+    ENTRY,
+    RANDOM_MODELS,
+    VOCABULARY,
+    build_random,
+    covering_configs,
+    random_config,
+    to_tensor,
+    to_text,
+    twin_page,
+)
 
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
@@ -115,11 +124,10 @@ def test_every_choice(browser: Any) -> None:
             check(page, config, ("float32", "int8")[number % 2], number)
 
 
-@pytest.mark.slow
 def test_random_models(browser: Any) -> None:
     draw = random.Random(19)
     with twin_page(browser, entry=MODULES) as page:
-        for number in range(300):
+        for number in range(RANDOM_MODELS):
             config = random_config(draw)
             if is_supported(config):
                 check(page, config, draw.choice(("float32", "int8")), number)

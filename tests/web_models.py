@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from chumoku.models.model import Model
 from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.container import prepare_model
 
+RANDOM_MODELS = int(os.environ.get("CHUMOKU_MODELS", "7"))  # in the tests of random models
 VOCABULARY, SOURCE_VOCABULARY, CONTEXT = 29, 31, 23
 SCALED = (
     RotarySettings(scaling="linear", factor=3.0),
