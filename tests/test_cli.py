@@ -344,5 +344,5 @@ def test_the_demo_without_a_dictionary_reads_characters(
 ) -> None:
     assert demo._tokenizer_changes() == []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert demo._tokenizer_changes() == ["tokenizer.kind=character"]
+    assert demo._tokenizer_changes() == ["tokenizer.kind=character", "tokenizer.whole_words=false"]
     assert "chumoku[ja]" in capsys.readouterr().out

@@ -96,16 +96,10 @@ def attend_fused(
     grouped = key.shape[1] != query.shape[1]
     if mask is None and bias is None:
         # The kernels' is_causal aligns the first query with the first key, which is right only without a cache.
-        square = causal and query.shape[2] == key.shape[2]
-        if square or not causal or query.shape[2] == 1:
-            if torch.compiler.is_compiling() and not dropout:
-                from chumoku.nn.cudnn_attention import attend_fixed_shape, suits_cudnn  # imports the compiler
-
-                if suits_cudnn(query):
-                    return attend_fixed_shape(query, key, value, square, grouped)  # type: ignore[no-any-return]
-            return F.scaled_dot_product_attention(
-                query, key, value, is_causal=square, dropout_p=dropout, enable_gqa=grouped
-            )
+        if causal and query.shape[2] == key.shape[2]:
+            return _attend_unmasked(query, key, value, True, dropout, grouped)
+        if not causal or query.shape[2] == 1:
+            return _attend_unmasked(query, key, value, False, dropout, grouped)
     allowed = combine_masks(query, key, mask=mask, causal=causal)
     # Without a mask, a query has no allowed key only when there are more queries than keys.
     may_be_empty = mask is not None or (causal and query.shape[2] > key.shape[2])
@@ -120,6 +114,15 @@ def attend_fused(
         key, value, grouped = repeat_kv(key, query), repeat_kv(value, query), False
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, enable_gqa=grouped)
     return output if no_keys is None else output.masked_fill(no_keys, 0.0)
+
+
+def _attend_unmasked(query: Tensor, key: Tensor, value: Tensor, causal: bool, dropout: float, grouped: bool) -> Tensor:
+    if torch.compiler.is_compiling() and not dropout:
+        from chumoku.nn.cudnn_attention import attend_fixed_shape, suits_cudnn  # imports the compiler
+
+        if suits_cudnn(query):
+            return attend_fixed_shape(query, key, value, causal, grouped)  # type: ignore[no-any-return]
+    return F.scaled_dot_product_attention(query, key, value, is_causal=causal, dropout_p=dropout, enable_gqa=grouped)
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, packing: Packing, *, causal: bool = False) -> Tensor:
