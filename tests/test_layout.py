@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = [
-    {"errors", "config", "safe_files", "partial_output", "pretrained"},
+    {"errors", "config", "safe_files", "partial_output", "pretrained", "messages"},
     {"nn", "text"},
     {"models", "data"},
     {"weights", "lora", "decoding", "probe"},

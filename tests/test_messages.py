@@ -1,0 +1,58 @@
+"""Messages in Japanese: complete, with the same values as in English, and found again from the finished text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from source_messages import collect_messages
+
+from chumoku import messages
+
+VALUE = re.compile(r"\{(\d+)\}")
+MESSAGES = collect_messages()
+EXACT, TEMPLATES = messages.read_templates("ja")
+TRANSLATED = EXACT | {
+    "".join(f"{part}{{{i}}}" for i, part in enumerate(t.fixed[:-1])) + t.fixed[-1]: t.japanese for t in TEMPLATES
+}
+
+
+def test_every_message_has_a_translation() -> None:
+    missing = [f"{file}: {text!r}" for text, file in MESSAGES.items() if text not in TRANSLATED]
+    assert not missing, "chumoku/messages/ja has no translation of\n" + "\n".join(missing)
+
+
+def test_translations_are_japanese_and_keep_every_value() -> None:
+    for english, japanese in TRANSLATED.items():
+        assert set(VALUE.findall(japanese)) <= set(VALUE.findall(english)), english
+        assert re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", japanese), english
+
+
+def test_a_filled_message_finds_its_own_template() -> None:
+    """Values with spaces, dots and quotes do not lead to another template with more fixed characters than its own."""
+    for english, japanese in TRANSLATED.items():
+        values = [f"a.b/{chr(112 + i % 10)}{i}" for i in range(len(VALUE.findall(english)))]
+        filled = VALUE.sub(lambda match, values=values: values[int(match[1])], english)
+        expected = VALUE.sub(lambda match, values=values: values[int(match[1])], japanese)
+        assert messages.to_japanese(filled) == expected, english
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "en"),
+        ({"LANG": "ja_JP.UTF-8"}, "ja"),
+        ({"LANG": "ja_JP.UTF-8", "CHUMOKU_LANG": "en"}, "en"),
+        ({"LANG": "de_DE.UTF-8", "LC_MESSAGES": "ja_JP"}, "ja"),
+        ({"LC_ALL": "C", "LANG": "ja_JP.UTF-8"}, "en"),
+        ({"CHUMOKU_LANG": "ja"}, "ja"),
+    ],
+)
+def test_the_environment_decides_the_language(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
+) -> None:
+    for name in ("CHUMOKU_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert messages.language() == expected
