@@ -2,7 +2,8 @@
 
 embed      x = E[token] · factor + P[position]; in a step, each row's length grows by one
 product    out = residual + f(W norm(x) + b)                    gated: f(W norm(x) + b) ⊙ (W' norm(x) + b')
-           the same with int4 weights, without the norm
+           product_codes: the same with int8 or int4 weights
+dequantize w = s q + m
 norm       LayerNorm or RMSNorm of each row
 activate   f(x), or f(x) ⊙ x' for the two halves of each row
 argmax     the token of the largest logit
@@ -46,10 +47,10 @@ def activation(x, KIND: tl.constexpr):
 
 @triton.jit
 def normalize(x, gamma, beta, inside, epsilon, WIDTH: tl.constexpr, NORM: tl.constexpr):
-    """The norm of a row x that is zero outside `inside`; the result is zero there too."""
+    """The norm of a row x, of any shape, that is zero outside `inside`; the result is zero there too."""
     if NORM == "layer":
-        x = tl.where(inside, x - tl.sum(x, 0) / WIDTH, 0.0)
-    x = x * tl.rsqrt(tl.sum(x * x, 0) / WIDTH + epsilon) * gamma.to(tl.float32)
+        x = tl.where(inside, x - tl.sum(x) / WIDTH, 0.0)
+    x = x * tl.rsqrt(tl.sum(x * x) / WIDTH + epsilon) * gamma.to(tl.float32)
     if NORM == "layer":
         x += beta.to(tl.float32)
     return x
@@ -77,96 +78,194 @@ def embed(
 
 
 @triton.jit
+def finish(
+    y, z, bias, residual, out, n,
+    OUTPUTS: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+):  # fmt: skip
+    """Store outputs n from their sums: residual + f(y + b), or with a gate f(y + b) (z + b')."""
+    there = n < OUTPUTS
+    if BIAS:
+        y += tl.load(bias + n, there, 0.0).to(tl.float32)
+    if KIND != "none":
+        y = activation(y, KIND)
+    if GATED:
+        if BIAS:
+            z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
+        y *= z
+    if RESIDUAL:
+        y += tl.load(residual + n, there, 0.0).to(tl.float32)
+    tl.store(out + n, y, there)
+
+
+@triton.jit
+def load_floats(weight, n, k, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr):
+    real = (n < OUTPUTS)[:, None] & (k < INPUTS)[None, :]
+    return tl.load(weight + n.to(tl.int64)[:, None] * INPUTS + k[None, :], real, 0)
+
+
+@triton.jit
 def product(
-    x, weight, scale, bias, gamma, beta, residual, out, epsilon,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SCALED: tl.constexpr,
+    x, weight, bias, gamma, beta, residual, out, epsilon,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr,
     NORM: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_N outputs of every row; whole rows of the weight are loaded at once, each only once."""
+    """A program is (p, row) and computes blocks p, p + P, p + 2 P … of BLOCK_N outputs, with P programs for a row.
+
+    The norm is computed once for all of them, and the weights of the next block are loaded while this one is summed.
+    """
+    row = tl.program_id(1)
+    step = tl.num_programs(0) * BLOCK_N
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
-    there, inside = n < OUTPUTS, k < INPUTS
-    GROUPS: tl.constexpr = (INPUTS + 31) // 32
-    STRIDE: tl.constexpr = GROUPS * 32 if SCALED else INPUTS
-    at = n.to(tl.int64)[:, None] * STRIDE + k[None, :]
-    real = there[:, None] & inside[None, :]
-    first = tl.load(weight + at, real, 0)
-    if GATED:
-        second = tl.load(weight + OUTPUTS * STRIDE + at, real, 0)
-    if SCALED:  # one scale for 32 weights
-        group = scale + n.to(tl.int64)[:, None] * GROUPS + k[None, :] // 32
-        first = first.to(tl.float32) * tl.load(group, real, 0.0).to(tl.float32)
-        if GATED:
-            second = second.to(tl.float32) * tl.load(group + OUTPUTS * GROUPS, real, 0.0).to(tl.float32)
+    inside = k < INPUTS
+    gates = weight + OUTPUTS * INPUTS
+    first = load_floats(weight, n, k, OUTPUTS, INPUTS)
+    second = load_floats(gates, n, k, OUTPUTS, INPUTS) if GATED else first
     if NORM != "none":
         by, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
     wait_for_previous(EARLY)
-    for row in tl.static_range(ROWS):
-        vector = tl.load(x + row * INPUTS + k, inside, 0.0).to(tl.float32)
-        if NORM != "none":
-            vector = normalize(vector, by, shift, inside, epsilon, INPUTS, NORM)
+    vector = tl.load(x + row * INPUTS + k, inside, 0.0).to(tl.float32)
+    if NORM != "none":
+        vector = normalize(vector, by, shift, inside, epsilon, INPUTS, NORM)
+    out += row * OUTPUTS
+    residual += row * OUTPUTS
+    for _ in range(tl.program_id(0) * BLOCK_N, OUTPUTS, step):
+        next_first = load_floats(weight, n + step, k, OUTPUTS, INPUTS)
+        next_second = load_floats(gates, n + step, k, OUTPUTS, INPUTS) if GATED else next_first
         y = tl.sum(first.to(tl.float32) * vector[None, :], 1)
-        if BIAS:
-            y += tl.load(bias + n, there, 0.0).to(tl.float32)
-        if KIND != "none":
-            y = activation(y, KIND)
-        if GATED:
-            z = tl.sum(second.to(tl.float32) * vector[None, :], 1)
-            if BIAS:
-                z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
-            y *= z
-        if RESIDUAL:
-            y += tl.load(residual + row * OUTPUTS + n, there, 0.0).to(tl.float32)
-        tl.store(out + row * OUTPUTS + n, y, there)
+        z = tl.sum(second.to(tl.float32) * vector[None, :], 1) if GATED else y
+        finish(y, z, bias, residual, out, n, OUTPUTS, KIND, GATED, BIAS, RESIDUAL)
+        n += step
+        first, second = next_first, next_second
 
 
 @triton.jit
-def product_int4(
-    x, weight, scale, low, bias, residual, out,
-    GROUPS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr,
-    KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """The same for weights s q + m: Σ s (Σ q x) + m (Σ x), with inner sums over groups of 32 inputs."""
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    g, j = tl.arange(0, BLOCK_G), tl.arange(0, 16)
-    there, inside = n < OUTPUTS, g < GROUPS
-    real = there[:, None] & inside[None, :]
+def dot_bytes(a, b, DP4A: tl.constexpr):
+    """Σ a_i b_i over the four signed bytes of each integer."""
+    if DP4A:
+        total = tl.inline_asm_elementwise(
+            "dp4a.s32.s32 $0, $1, $2, 0;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        total = (a << 24 >> 24) * (b << 24 >> 24)
+        for left in tl.static_range(0, 24, 8):
+            total += (a << left >> 24) * (b << left >> 24)
+    return total
+
+
+@triton.jit
+def pack_bytes(numbers):
+    """Four neighboring numbers as the bytes of one integer: [G, 8, 4] → [G, 8]."""
+    return tl.sum((numbers & 255) << (tl.arange(0, 4) * 8)[None, None, :], 2)
+
+
+@triton.jit
+def round_inputs(x):
+    """Inputs [G, 8, 4] as t (256 h + l) with bytes h and l, packed [G, 8], t [G], and Σ x of each group [G]."""
+    top = tl.max(tl.max(tl.abs(x), 2), 1)
+    p = tl.floor(x * tl.where(top > 1e-30, 32512.0 / top, 0.0)[:, None, None] + 0.5).to(tl.int32)
+    high = (p + 128) >> 8
+    t = top / 32512.0
+    total = tl.sum(tl.sum(p, 2), 1).to(tl.float32) * t
+    return pack_bytes(high), pack_bytes(p - (high << 8)), t, total
+
+
+@triton.jit
+def split_halves(packed, BLOCK_G: tl.constexpr):
+    """[G, 8] → the first and the last 16 inputs of each group, both [G, 4]."""
+    return tl.split(tl.permute(tl.reshape(packed, [BLOCK_G, 2, 4]), [0, 2, 1]))
+
+
+@triton.jit
+def load_codes(words, scale, low, n, g, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr):
+    """q of outputs n and groups g [N, G, BITS], four or eight in an integer, with s and m [N, G]."""
+    real = (n < OUTPUTS)[:, None] & (g < GROUPS)[None, :]
     at = n.to(tl.int64)[:, None] * GROUPS + g[None, :]
-    # A byte holds q of input i of a group (low bits) and of input i + 16 (high bits).
-    first = tl.load(weight + at[:, :, None] * 16 + j[None, None, :], real[:, :, None], 0)
-    s, m = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
-    if GATED:
-        at += OUTPUTS * GROUPS
-        second = tl.load(weight + at[:, :, None] * 16 + j[None, None, :], real[:, :, None], 0)
-        t, u = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
-    wait_for_previous(EARLY)
-    for row in tl.static_range(ROWS):
-        places = x + row * GROUPS * 32 + g[:, None] * 32 + j[None, :]
-        front = tl.load(places, inside[:, None], 0.0).to(tl.float32)
-        back = tl.load(places + 16, inside[:, None], 0.0).to(tl.float32)
-        whole = tl.sum(front + back, 1)[None, :]
-        y = tl.sum(s * halves(first, front, back) + m * whole, 1)
-        if BIAS:
-            y += tl.load(bias + n, there, 0.0).to(tl.float32)
-        if KIND != "none":
-            y = activation(y, KIND)
-        if GATED:
-            z = tl.sum(t * halves(second, front, back) + u * whole, 1)
-            if BIAS:
-                z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
-            y *= z
-        if RESIDUAL:
-            y += tl.load(residual + row * OUTPUTS + n, there, 0.0).to(tl.float32)
-        tl.store(out + row * OUTPUTS + n, y, there)
+    q = tl.load(words + at[:, :, None] * BITS + tl.arange(0, BITS)[None, None, :], real[:, :, None], 0)
+    s = tl.load(scale + at, real, 0.0)
+    return q, s, tl.load(low + at, real, 0.0) if BITS == 4 else s
 
 
 @triton.jit
-def halves(both, front, back):
-    """Σ q x over each group [N, G], from bytes [N, G, 16] and inputs [G, 16]."""
-    low, high = (both & 15).to(tl.float32), (both >> 4).to(tl.float32)
-    return tl.sum(low * front[None, :, :] + high * back[None, :, :], 2)
+def sum_codes(q, s, m, high, high2, low, low2, t, total, BITS: tl.constexpr, DP4A: tl.constexpr):
+    """Σ s t (Σ q p) + m (Σ x) for each output, with exact inner sums over groups of 32 inputs."""
+    if BITS == 8:
+        inner = 256 * dot_bytes(q, high[None, :, :], DP4A) + dot_bytes(q, low[None, :, :], DP4A)
+    else:  # a byte holds q of input i of a group (low bits) and of input i + 16 (high bits)
+        front, back = q & 0x0F0F0F0F, (q >> 4) & 0x0F0F0F0F
+        inner = 256 * (dot_bytes(front, high[None, :, :], DP4A) + dot_bytes(back, high2[None, :, :], DP4A))
+        inner += dot_bytes(front, low[None, :, :], DP4A) + dot_bytes(back, low2[None, :, :], DP4A)
+    y = tl.sum(inner, 2).to(tl.float32) * t[None, :] * s.to(tl.float32)
+    if BITS == 4:
+        y += m.to(tl.float32) * total[None, :]
+    return tl.sum(y, 1)
+
+
+@triton.jit
+def product_codes(
+    x, words, scale, low, bias, gamma, beta, residual, out, epsilon,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, BITS: tl.constexpr,
+    NORM: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, DP4A: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """`product` with weights s q (int8) or s q + m (int4) and inputs rounded to 16 bits, as nn/quantized.py defines."""
+    GROUPS: tl.constexpr = (INPUTS + 31) // 32
+    HALF: tl.constexpr = OUTPUTS * GROUPS
+    row = tl.program_id(1)
+    step = tl.num_programs(0) * BLOCK_N
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    g = tl.arange(0, BLOCK_G)
+    q, s, m = load_codes(words, scale, low, n, g, OUTPUTS, GROUPS, BITS)
+    gate_q, gate_s, gate_m = q, s, m
+    if GATED:
+        gate_q, gate_s, gate_m = load_codes(words + HALF * BITS, scale + HALF, low + HALF, n, g, OUTPUTS, GROUPS, BITS)
+    k = g[:, None, None] * 32 + tl.arange(0, 8)[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
+    inside = k < INPUTS
+    if NORM != "none":
+        by, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
+    wait_for_previous(EARLY)
+    vector = tl.load(x + row * INPUTS + k, inside, 0.0).to(tl.float32)
+    if NORM != "none":
+        vector = normalize(vector, by, shift, inside, epsilon, INPUTS, NORM)
+    high, bottom, t, total = round_inputs(vector)
+    high2, bottom2 = high, bottom
+    if BITS == 4:
+        high, high2 = split_halves(high, BLOCK_G)
+        bottom, bottom2 = split_halves(bottom, BLOCK_G)
+    out += row * OUTPUTS
+    residual += row * OUTPUTS
+    for _ in range(tl.program_id(0) * BLOCK_N, OUTPUTS, step):
+        next_q, next_s, next_m = load_codes(words, scale, low, n + step, g, OUTPUTS, GROUPS, BITS)
+        next_gate_q, next_gate_s, next_gate_m = next_q, next_s, next_m
+        if GATED:
+            next_gate_q, next_gate_s, next_gate_m = load_codes(
+                words + HALF * BITS, scale + HALF, low + HALF, n + step, g, OUTPUTS, GROUPS, BITS
+            )
+        y = sum_codes(q, s, m, high, high2, bottom, bottom2, t, total, BITS, DP4A)
+        z = y
+        if GATED:
+            z = sum_codes(gate_q, gate_s, gate_m, high, high2, bottom, bottom2, t, total, BITS, DP4A)
+        finish(y, z, bias, residual, out, n, OUTPUTS, KIND, GATED, BIAS, RESIDUAL)
+        n += step
+        q, s, m = next_q, next_s, next_m
+        gate_q, gate_s, gate_m = next_gate_q, next_gate_s, next_gate_m
+
+
+@triton.jit
+def dequantize(codes, scale, low, out, groups, BITS: tl.constexpr, BLOCK: tl.constexpr):
+    """s q or s q + m of BLOCK groups of 32 weights."""
+    g = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = (g < groups)[:, None]
+    j = tl.arange(0, 4 * BITS)[None, :]  # byte of a group
+    q = tl.load(codes + g[:, None] * (4 * BITS) + j, there, 0)
+    s = tl.load(scale + g[:, None], there, 0.0).to(tl.float32)
+    if BITS == 8:
+        tl.store(out + g[:, None] * 32 + j, q.to(tl.float32) * s, there)
+    else:
+        m = tl.load(low + g[:, None], there, 0.0).to(tl.float32)
+        tl.store(out + g[:, None] * 32 + j, (q & 15).to(tl.float32) * s + m, there)
+        tl.store(out + g[:, None] * 32 + 16 + j, (q >> 4).to(tl.float32) * s + m, there)
 
 
 @triton.jit

@@ -8,7 +8,7 @@ Sizes were tuned on an H200 for a 1.1 B Llama and GPT-2 124M (docs/log.md).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,23 +19,30 @@ from chumoku.decoding.engines.gpu import attention, kernels
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm
 from chumoku.nn.quantized import GROUP, Int4, Int8
 
+PROCESSORS = 132  # multiprocessors of an H200
 FEW_ROWS = 2
 KEY_BLOCK = 64  # keys in one block
 LANES = (256, 8)  # keys in one block, and warps, when each query head has its own program
 ALONE = 512  # a past of up to this many keys is not split into parts, because joining them takes longer
-PROGRAMS, MOST_PARTS = 264, 32  # programs of all parts together: two for each multiprocessor of an H200
+PROGRAMS, MOST_PARTS = 2 * PROCESSORS, 32  # programs of all parts together
 PART = 4096  # logits compared by one program
-INT4_BYTES = 16384  # most bytes of weights of one program
+WIDE = 4096  # a matrix with more inputs has blocks of its own
 
 
 class Launcher(NamedTuple):
-    """Launch options of a device. `early`: a kernel may start while the previous one ends (Hopper and later)."""
+    """Launch options of a device.
+
+    early    a kernel may start while the previous one ends (Hopper and later)
+    dp4a     there is an instruction for the products of four bytes (NVIDIA)
+    """
 
     early: bool
+    dp4a: bool
 
     @classmethod
     def on(cls, device: torch.device) -> Launcher:
-        return cls(device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9)
+        nvidia = device.type == "cuda" and torch.version.hip is None
+        return cls(nvidia and torch.cuda.get_device_capability(device)[0] >= 9, nvidia)
 
     def options(self, *, warps: int = 4, first: bool = False) -> dict[str, object]:
         early = self.early and not first
@@ -47,22 +54,38 @@ def next_power_of_two(size: float) -> int:
     return 1 << max(0, int(-(-size // 1)) - 1).bit_length()
 
 
-def tile_sizes(outputs: int, inputs: int, *, gated: bool, with_norm: bool) -> tuple[int, int, int]:
-    """Outputs and inputs of one program of `product`, and its warps.
+class Tile(NamedTuple):
+    """Work of one program of `product`: outputs at a time, threads, and the number of programs for a row."""
 
-    A program with a norm computes the norm for its few outputs alone, so it gets more threads.
+    outputs: int
+    warps: int
+    programs: int
+
+
+def tile_for(matrix: Matrix, outputs: int, inputs: int, *, gated: bool) -> Tile:
+    """The sizes for a matrix, which reads `outputs` rows (twice as many if `gated`) of `inputs` weights.
+
+    A block has at most so many bytes of weights as a program can hold twice, in use and on their way. There are at
+    least as many programs as multiprocessors, and at most so many as run at the same time: each computes the norm.
     """
-    width = next_power_of_two(inputs)
-    if gated:
-        block = max(1, 4096 // width)
-        return block, width, warps(2 * block * width / 64)
-    weights, programs = (8192, 1024) if with_norm else (16384, 256)
-    block = max(1, min(weights // width, next_power_of_two(outputs / programs + 1) // 2))
-    return block, width, warps(width / 8 if with_norm else block * width / 128)
+    wide = inputs > WIDE  # then only two programs run on a multiprocessor
+    if isinstance(matrix.weight, Tensor):
+        row = next_power_of_two(inputs) * matrix.weight.itemsize
+        size, many, each = (32768, 8, 2) if wide else (8192, 4, 22) if gated else (16384, 4, 4)
+    elif isinstance(matrix.weight, Int8):
+        row = inputs
+        size, many, each = 16384 if gated else 24576, 4, 2 if wide else 4
+    else:
+        row = inputs // 2
+        size, many, each = 8192 if gated else 16384, 8 if wide else 4, 2 if wide else 5
+    fitting = power_below(size / (row * (2 if gated else 1)))
+    block = max(1, min(fitting, power_below(outputs / PROCESSORS)))
+    return Tile(block, many, min(each * PROCESSORS, triton.cdiv(outputs, block)))
 
 
-def warps(threads: float) -> int:
-    return min(16, max(2, next_power_of_two(threads / 32)))
+def power_below(size: float) -> int:
+    """The largest power of two that is at most `size`, at least 1."""
+    return 1 << max(0, int(size).bit_length() - 1)
 
 
 def embed(
@@ -124,17 +147,13 @@ def multiply(
     """
     if len(x) > FEW_ROWS:
         return multiply_many(launcher, x, matrix, norm=norm, activation=activation, gated=gated, residual=residual)
-    if isinstance(matrix.weight, Int4):
-        x = x if norm is None else normalize(launcher, x, norm)
-        return multiply_int4(launcher, x, matrix, activation=activation, gated=gated, residual=residual, first=first)
-    weight, scale = (matrix.weight, matrix.weight) if isinstance(matrix.weight, Tensor) else matrix.weight
     outputs = matrix.outputs // (2 if gated else 1)
     out = x.new_empty(len(x), outputs)
-    block, inputs, many = tile_sizes(outputs, x.shape[1], gated=gated, with_norm=norm is not None)
-    kernels.product[(triton.cdiv(outputs, block),)](
+    tile = tile_for(matrix, outputs, x.shape[1], gated=gated)
+    kernel, weights, sizes = read_weights(launcher, matrix, x.shape[1])
+    kernel[(tile.programs, len(x))](
         x,
-        weight,
-        scale,
+        *weights,
         x if matrix.bias is None else matrix.bias,
         x if norm is None else norm.gamma,
         x if norm is None else norm.beta,
@@ -143,53 +162,27 @@ def multiply(
         0.0 if norm is None else norm.epsilon,
         INPUTS=x.shape[1],
         OUTPUTS=outputs,
-        ROWS=len(x),
-        SCALED=isinstance(matrix.weight, Int8),
         NORM="none" if norm is None else norm.kind,
         KIND=activation,
         GATED=gated,
         BIAS=matrix.bias is not None,
         RESIDUAL=residual is not None,
-        BLOCK_N=block,
-        BLOCK_K=inputs,
-        **launcher.options(warps=many, first=first),
+        BLOCK_N=tile.outputs,
+        **sizes,
+        **launcher.options(warps=tile.warps, first=first),
     )
     return out
 
 
-def multiply_int4(
-    launcher: Launcher,
-    x: Tensor,
-    matrix: Matrix,
-    *,
-    activation: str,
-    gated: bool,
-    residual: Tensor | None,
-    first: bool,
-) -> Tensor:
-    outputs = matrix.outputs // (2 if gated else 1)
-    out = x.new_empty(len(x), outputs)
-    groups = x.shape[1] // GROUP
-    size = min(INT4_BYTES, 256 * next_power_of_two(groups))
-    block = max(1, size // (16 * next_power_of_two(groups) * (2 if gated else 1)))
-    kernels.product_int4[(triton.cdiv(outputs, block),)](
-        x,
-        *matrix.weight,
-        x if matrix.bias is None else matrix.bias,
-        x if residual is None else residual,
-        out,
-        GROUPS=groups,
-        OUTPUTS=outputs,
-        ROWS=len(x),
-        KIND=activation,
-        GATED=gated,
-        BIAS=matrix.bias is not None,
-        RESIDUAL=residual is not None,
-        BLOCK_N=block,
-        BLOCK_G=next_power_of_two(groups),
-        **launcher.options(warps=max(1, size // 2048), first=first),
-    )
-    return out
+def read_weights(launcher: Launcher, matrix: Matrix, inputs: int) -> tuple[Any, tuple[Tensor, ...], dict[str, object]]:
+    """The kernel for a matrix, its tensors, and its constants; four bytes of a quantized matrix are one integer."""
+    weight = matrix.weight
+    if isinstance(weight, Tensor):
+        return kernels.product, (weight,), {"BLOCK_K": next_power_of_two(inputs)}
+    bits = 4 if isinstance(weight, Int4) else 8
+    groups = next_power_of_two(-(-inputs // GROUP))
+    tensors = weight[0].view(torch.int32), weight.scale, weight.low if isinstance(weight, Int4) else weight.scale
+    return kernels.product_codes, tensors, {"BITS": bits, "BLOCK_G": groups, "DP4A": launcher.dp4a}
 
 
 def multiply_many(
@@ -204,12 +197,26 @@ def multiply_many(
 ) -> Tensor:
     if norm is not None:
         x = normalize(launcher, x, norm)
+    weight = float_weight(matrix, x)
     if residual is not None and matrix.bias is None:
-        return torch.addmm(residual, x, matrix.floats(x).T)
-    y = F.linear(x, matrix.floats(x), matrix.bias)
+        return torch.addmm(residual, x, weight.T)
+    y = F.linear(x, weight, matrix.bias)
     if residual is not None:
         y += residual
     return y if activation == "none" else activate(launcher, y, activation, gated=gated)
+
+
+def float_weight(matrix: Matrix, x: Tensor) -> Tensor:
+    """The weights in the dtype of the inputs x [rows, K]."""
+    weight = matrix.weight
+    if isinstance(weight, Tensor):
+        return weight
+    groups = weight.scale.numel()
+    out = x.new_empty(matrix.outputs, groups // matrix.outputs * GROUP)
+    low = weight.low if isinstance(weight, Int4) else weight.scale
+    sizes = {"BITS": 4 if isinstance(weight, Int4) else 8, "BLOCK": 256}
+    kernels.dequantize[(triton.cdiv(groups, 256),)](weight[0], weight.scale, low, out, groups, **sizes)
+    return out[:, : x.shape[1]]
 
 
 def activate(launcher: Launcher, x: Tensor, kind: str, *, gated: bool) -> Tensor:

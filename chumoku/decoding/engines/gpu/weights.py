@@ -34,10 +34,6 @@ class Matrix(NamedTuple):
     def outputs(self) -> int:
         return len(self.weight if isinstance(self.weight, Tensor) else self.weight[0])
 
-    def floats(self, x: Tensor) -> Tensor:
-        """The weights in the dtype of the inputs x [rows, K]."""
-        return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantize()[:, : x.shape[1]].to(x.dtype)
-
 
 class Norm(NamedTuple):
     kind: str
