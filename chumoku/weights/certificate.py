@@ -212,7 +212,7 @@ def summarize(found: Comparison, library: str, kind: str) -> str:
     return (
         f"Checked with {library}: {found.compared} differ by {found.apart:.2g} (root mean square); {kind} allows "
         f"{found.limit:.2g}. The largest single difference, which has no limit, is {found.difference:.2g} "
-        f"({found.place}); {found.compared} reach {found.scale:.3g}.{agree}"
+        f"({found.place}); {found.compared} reach {found.scale:.3g} in absolute value.{agree}"
     )
 
 
