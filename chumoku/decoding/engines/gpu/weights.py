@@ -73,7 +73,7 @@ def unsupported(model: nn.Module) -> str | None:
         return "it is not a decoder"
     config = model.config
     if setting := find_unsupported("gpu", config):
-        return f"it has {setting}"
+        return f"it has the setting {setting}"
     if model.dtype not in DTYPES:
         return f"its dtype is {model.dtype}"
     if max(config.width, config.hidden) > WIDEST or config.key_width > WIDEST_HEAD:

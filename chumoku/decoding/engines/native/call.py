@@ -180,7 +180,7 @@ def unsupported(model: Model) -> str | None:
     if odd := {tensor.dtype for tensor in parameters} - {torch.float32}:
         return f"its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it"
     if setting := find_unsupported("native", model.config):
-        return f"it has {setting}"
+        return f"it has the setting {setting}"
     return None if build.library() is not None else build.why_not()
 
 
