@@ -140,7 +140,7 @@ def test_sentence_compares_difference_with_limit() -> None:
     assert "logits differ by 0.031 (root mean square); bf16 allows 0.21." in output
     assert output.index("0.031") < output.index("0.21") < output.index("0.39")
     assert "largest single difference, which has no limit, is 0.39 (the last token, position 0)" in output
-    assert output.endswith("logits reach 21. The most likely token is the same at 7 of 11 positions.")
+    assert output.endswith("logits reach 21 in absolute value. The most likely token is the same at 7 of 11 positions.")
 
 
 def test_every_number_type_has_a_limit() -> None:

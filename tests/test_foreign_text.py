@@ -669,5 +669,5 @@ def test_llama3s_chat(tmp_path: Path) -> None:
     pipeline = chumoku.load(make_bundle(tmp_path / "m", "decoder", tokenizer, context=401))
     for mark in ("<|eot_id|>", "<|end_of_text|>"):
         assert pipeline.chat("Hello", max_new_tokens=5, bias={tokenizer.specials[mark]: 1e6}) == ""
-    with pytest.raises(UsageError, match=r"llama3 needs the tokens <\|begin_of_text\|> and"):
+    with pytest.raises(UsageError, match=r"llama3 needs the tokens <\|begin_of_text\|>, "):
         chat.format_for(byte_tokenizer(), "llama3")

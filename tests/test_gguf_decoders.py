@@ -142,7 +142,7 @@ ONES = {f"rope_factors_{kind}.weight": torch.ones(3) for kind in ("short", "long
             {},
             r"rope_factors_long.weight has shape \[5\]; longrope needs 3",
         ),
-        ({"rope_factors_short.weight": None}, {}, "rope_factors_short.weight is missing"),
+        ({"rope_factors_short.weight": None}, {}, "lacks the tensor rope_factors_short.weight, which longrope needs"),
         ({"rope_factors_long.weight": torch.zeros(3)}, {}, "long_factors"),
         ({}, {"rope.scaling.type": "yarn"}, "by longrope and by 'yarn' at once"),
         ({}, {"rope.scaling.factor": 2.0}, "by longrope and by 'linear' at once"),

@@ -225,7 +225,7 @@ def test_which_models_are_supported() -> None:
     assert available(model_of()) == (DEVICE.type == "cuda")
     assert unsupported(model_of()) is None
     for position in ("relative", "relative_bias"):
-        assert unsupported(model_of(position=position)) == f"it has position = '{position}'"
+        assert unsupported(model_of(position=position)) == f"It has the setting position = '{position}'."
     with pytest.raises(UsageError, match="experts"):
         GpuEngine(model_of(experts=2), rows=1, capacity=8)
     assert [bucket(rows) for rows in (1, 3, 64, 65, 200)] == [1, 4, 64, 128, 256]

@@ -69,15 +69,15 @@ def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "number", "sentence"),
     [
-        (0, 0, "its dim is 0"),
-        (0, 1 << 30, "its dim is 1,073,741,824"),
-        (1, -1, "its hidden is -1"),
-        (2, 1 << 20, "its layers is"),
+        (0, 0, "its header has dim = 0"),
+        (0, 1 << 30, "its header has dim = 1,073,741,824"),
+        (1, -1, "its header has hidden = -1"),
+        (2, 1 << 20, "its header has layers ="),
         (3, 5, "do not fit together .dim 12, heads 5, kv_heads 2"),
         (3, 12, "do not fit together"),
         (4, 5, "do not fit together"),
-        (5, -(1 << 31), "its vocabulary is 2,147,483,648"),
-        (6, 0, "its length is 0"),
+        (5, -(1 << 31), "its header has vocabulary = 2,147,483,648"),
+        (6, 0, "its header has length = 0"),
     ],
 )
 def test_implausible_headers_are_refused(place: int, number: int, sentence: str, tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ def load_on_new_model(folder: Path) -> Model:
         ({"alpha_pattern": {"c_attn": "x"}}, "alpha_pattern has the alpha 'x'"),
         ({"use_dora": True}, "needs a, b, magnitude"),
         ({"use_dora": "false"}, "use_dora is 'false'; it must be true or false"),
-        ({"bias": "all", "lora_bias": True}, "bias = .*; lora_bias = true"),
+        ({"bias": "all", "lora_bias": True}, r"bias = .*\. lora_bias = true"),
         ({"alpha_pattern": {"c_attn": 1}}, "another scale than the joined matrix"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -132,9 +132,10 @@ def to_messages(messages: Messages, *, tools: bool = False) -> list[Message]:
     for number, message in enumerate(found, start=1):
         known = message.role in ROLES and (tools or message.role != "tool")
         if not known or (message.role == "system" and number > 1):
+            others = ", ".join(role for role in ROLES if role != "system" and (tools or role != "tool"))
             raise UsageError(
-                f"Message {number} has the role '{message.role}'. A system message may come first; all others must be "
-                f"of role user{', tool' if tools else ''} or assistant."
+                f"Message {number} has the role '{message.role}'. A system message may come first; all others must "
+                f"have one of the roles {others}."
             )
     if not found or (found[-1].role != "tool" and (found[-1].role != "user" or not found[-1].text.strip())):
         raise UsageError("The last message must be from the user (or a tool's result) and must not be empty.")
@@ -160,7 +161,7 @@ def format_for(tokenizer: Tokenizer, wanted: str | None = None) -> str:
         raise UsageError(f"There is no chat format '{wanted}'. Choose one of {', '.join(FORMATS)}.")
     if wanted in MARKS and wanted not in known:
         raise UsageError(
-            f"The chat format {wanted} needs the tokens {' and '.join(MARKS[wanted])}, which this tokenizer lacks. "
+            f"The chat format {wanted} needs the tokens {', '.join(MARKS[wanted])}, which this tokenizer lacks. "
             "Choose plain."
         )
     return wanted

@@ -117,7 +117,7 @@ def find_prompt(model: Model, name: Prompt | None) -> str:
         return prompts.default
     known = [each for each in get_args(Prompt) if getattr(prompts, each)]
     if name not in known:
-        raise UsageError(f"This model has no prompt '{name}'. Its prompts: {', '.join(known) or 'none'}.")
+        raise UsageError(f"This model has no prompt '{name}'. Its prompts: {', '.join(known) or '(none)'}.")
     return str(getattr(prompts, name))
 
 

@@ -113,7 +113,7 @@ def check_request(request: Request, engine: Engine) -> None:
     if request.logprobs is not None and request.logprobs < 0:
         raise UsageError(f"logprobs must be 0 or more, not {request.logprobs}.")
     if request.adapter is not None and request.adapter not in engine.adapters:
-        known = ", ".join(engine.adapters) or "none"
+        known = ", ".join(engine.adapters) or "(none)"
         raise UsageError(f"There is no adapter '{request.adapter[:80]}'. Known adapters: {known}.")
     config, source = engine.model.config, request.source
     if (source is not None) != (config.kind == "encoder-decoder") or (source is not None and not source):

@@ -60,8 +60,9 @@ class SamplingOptions:
                 raise UsageError(f"{name} must be above 0 and at most 1, not {value}.")
         for name in ("presence_penalty", "frequency_penalty"):
             if not abs(getattr(self, name)) <= LARGEST:
-                bounds = f"from −{LARGEST:,.0f} to {LARGEST:,.0f}"
-                raise UsageError(f"{name} must be a number {bounds}, not {getattr(self, name)}.")
+                raise UsageError(
+                    f"{name} must be a number from −{LARGEST:,.0f} to {LARGEST:,.0f}, not {getattr(self, name)}."
+                )
         if not 0 <= self.temperature <= LARGEST:
             raise UsageError(f"temperature must be a number from 0 to {LARGEST:,.0f}, not {self.temperature}.")
         if self.top_k is not None and self.top_k < 1:

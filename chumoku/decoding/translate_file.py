@@ -29,10 +29,6 @@ from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, St
 
 CHUNK = 256
 READ = 1 << 16
-PROBLEMS = {
-    "invalid UTF-8": "is not valid UTF-8. Convert it first, for example with: iconv -f SHIFT_JIS -t UTF-8",
-    "too long": f"is longer than {MAX_LINE_BYTES:,} bytes. Split it into sentences, one per line",
-}
 Translate = Callable[[list[str]], list[str]]
 
 
@@ -91,8 +87,11 @@ def translate_file(
 def check_paths(source: Path, out: Path) -> None:
     """Refuse paths that are not two different regular files."""
     if not source.is_file():
-        problem = "is not a regular file" if source.exists() else "does not exist"
-        raise CorpusError(f"{source} {problem}. Give a text file, or send lines to standard input instead.")
+        if source.exists():
+            raise CorpusError(
+                f"{source} is not a regular file. Give a text file, or send lines to standard input instead."
+            )
+        raise CorpusError(f"{source} does not exist. Give a text file, or send lines to standard input instead.")
     if out.exists() and not out.is_file():
         raise UsageError(f"{out} is not a regular file. Choose another file to write to.")
     if out.exists() and out.samefile(source):
@@ -104,8 +103,20 @@ def read_lines(path: Path) -> Iterator[str]:
     for member in text_files.open_members(path):
         for line in text_files.read_lines(member.stream):
             if line.problem is not None:
-                raise CorpusError(f"{member.name}, line {line.number:,} {PROBLEMS[line.problem]}.")
+                raise line_error(line.number, member.name, line.problem)
             yield line.text
+
+
+def line_error(number: int, name: str, problem: str) -> CorpusError:
+    """The error of a line that cannot be read; `problem` as in text_files.read_lines."""
+    if problem == "too long":
+        return CorpusError(
+            f"Line {number:,} of {name} is longer than {MAX_LINE_BYTES:,} bytes. Split it into sentences, one per line."
+        )
+    return CorpusError(
+        f"Line {number:,} of {name} is not valid UTF-8. Convert it first, for example with: iconv -f SHIFT_JIS -t "
+        "UTF-8."
+    )
 
 
 def read_line_batches(stream: ByteStream, *, most: int, name: str = "standard input") -> Iterator[list[str]]:
@@ -124,9 +135,9 @@ def read_line_batches(stream: ByteStream, *, most: int, name: str = "standard in
                 yield texts
             number += len(texts)
             if problem is not None:
-                raise CorpusError(f"Line {number + 1:,} of {name} {PROBLEMS[problem]}.")
+                raise line_error(number + 1, name, problem)
         if len(rest) > MAX_LINE_BYTES:
-            raise CorpusError(f"Line {number + 1:,} of {name} {PROBLEMS['too long']}.")
+            raise line_error(number + 1, name, "too long")
         if not data:
             return
 

@@ -69,9 +69,8 @@ def read_adapter_config(folder: Path | str) -> AdapterConfig:
     path = folder / CONFIG
     check_links(folder)
     values = read_json(path, max_bytes=LARGEST_CONFIG)
-    problems = [f"{key} = {json.dumps(values.get(key))[:80]} {reason}" for key, reason in _find_unsupported(values)]
-    if problems:
-        raise UsageError(f"{path}: {'; '.join(problems[:9])}.")
+    if problems := _find_unsupported(values):
+        raise UsageError(f"{path}: {' '.join(problems[:9])}")
     ranks, alphas = (_read_pattern(path, values, key) for key in ("rank_pattern", "alpha_pattern"))
     return AdapterConfig(
         base=str(values.get("base_model_name_or_path") or "")[:1000],
@@ -85,19 +84,23 @@ def read_adapter_config(folder: Path | str) -> AdapterConfig:
     )
 
 
-def _find_unsupported(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Keys with unsupported values, and the reason for each."""
+def _find_unsupported(values: Mapping[str, Any]) -> list[str]:
+    """A sentence for each key with an unsupported value."""
+
+    def show(key: str) -> str:
+        return f"{key} = {json.dumps(values.get(key))[:80]}"
+
     found = []
     if values.get("peft_type") != "LORA":
-        found.append(("peft_type", "is not supported; only LORA is"))
+        found.append(f"{show('peft_type')} is not supported; only LORA is.")
     if values.get("bias", "none") != "none":
-        found.append(("bias", "is not supported: it also trained the base model's biases"))
+        found.append(f"{show('bias')} is not supported: it also trained the base model's biases.")
     init = values.get("init_lora_weights", True)
     if not isinstance(init, bool) and init not in PLAIN_INITS:
-        found.append(("init_lora_weights", "is not supported: it changed the base model's weights"))
+        found.append(f"{show('init_lora_weights')} is not supported: it changed the base model's weights.")
     for key, value in values.items():
         if key not in KNOWN_KEYS and key not in IGNORED_KEYS and value not in (None, False, [], {}):
-            found.append((key, "is not supported: it may change what the adapter computes"))
+            found.append(f"{show(key)} is not supported: it may change what the adapter computes.")
     return found
 
 

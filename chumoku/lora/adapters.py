@@ -218,7 +218,7 @@ def get_adapters(model: Model, name: str | None = None) -> dict[str, LowRank]:
     name = active_adapter(model) or "" if name is None else name
     found = {path: module.adapters[name] for path, module in adapted_modules(model).items() if name in module.adapters}
     if not found:
-        known = ", ".join(list_adapters(model)) or "none"
+        known = ", ".join(list_adapters(model)) or "(none)"
         raise UsageError(f"This model has no adapter '{name}'; it has {known}. Attach one first.")
     return found  # type: ignore[return-value]
 

@@ -137,7 +137,7 @@ def only_with_experts(key: str, *, default: Any) -> Callable[[Any], str | None]:
 def check_head(c: Any) -> str | None:
     if c.head is None or c.head in HEADS[c.kind]:
         return None
-    possible = " or ".join(f"'{head}'" for head in HEADS[c.kind])
+    possible = ", ".join(f"'{head}'" for head in HEADS[c.kind])
     return f"a model of kind '{c.kind}' cannot have the head '{c.head}'; choose {possible}."
 
 

@@ -41,9 +41,9 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         problems = self._find_problems()
+        for problem in problems.values():
+            warnings.warn(problem, stacklevel=3)
         if problems:
-            sentences = " ".join(problems.values())
-            warnings.warn(f"{sentences} {'It is' if len(problems) == 1 else 'They are'} ignored.", stacklevel=3)
             known = {name: value for name, value in self.values.items() if name not in problems}
             object.__setattr__(self, "values", known)
 
@@ -54,12 +54,17 @@ class GenerationConfig:
             value = self.values.get(name)
             kinds = (int,) if name == "top_k" else (int, float)
             if value is not None and (type(value) not in kinds or not low <= value <= high):
-                whole = "whole " if name == "top_k" else ""
-                bounds = f"a {whole}number from {low} to {high}"
-                found[name] = f"{FILE} has {name} {str(value)[:40]!r}; it must be {bounds}."
+                shown = f"{name} = {str(value)[:40]!r}"
+                found[name] = (
+                    f"{FILE} has {shown}, which is ignored: it must be a whole number from {low} to {high}."
+                    if name == "top_k"
+                    else f"{FILE} has {shown}, which is ignored: it must be a number from {low} to {high}."
+                )
         ends = self._end_tokens()
         if len(ends) > MAX_END_TOKENS or not all(type(one) is int and one >= 0 for one in ends):
-            found["eos_token_id"] = f"{FILE} has an eos_token_id that is not a token's number or a short list of them."
+            found["eos_token_id"] = (
+                f"{FILE} has an eos_token_id that is ignored: it must be a token's number or a short list of them."
+            )
         return found
 
     def _end_tokens(self) -> list[Any]:

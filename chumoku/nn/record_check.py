@@ -60,7 +60,7 @@ def compare_with_unrecorded(model: nn.Module) -> Iterator[None]:
 
     def compare(module: nn.Module, args: Any, kwargs: Any, recorded: Any) -> None:
         if not recording_suspended():
-            check_same(unrecorded.pop(module), recorded, "recorded", names[module])
+            check_same(unrecorded.pop(module), recorded, "while recording", names[module])
 
     for function in (run_unrecorded, compare):
         function.changes_nothing = True  # type: ignore[union-attr]
@@ -102,8 +102,8 @@ def check_same(expected: Any, found: Any, how: str, what: str = "the output") ->
         if not same_bits(one, other):
             error = float((one.double() - other.double()).abs().max()) if one.shape == other.shape else float("inf")
             raise ChumokuError(
-                f"Observing the model changed its result: {name} {how} and {name} alone differ by up to {error:.3g}. "
-                "This is a bug; please report it, with the model and the text."
+                f"Observing the model changed its result: {how}, {name} differs by up to {error:.3g}. This is a bug; "
+                "please report it, with the model and the text."
             )
 
 

@@ -35,9 +35,10 @@ class ModelInput(NamedTuple):
 def make_input(model: Model, tokens: Tokens, source: Tokens | None = None) -> ModelInput:
     """Token ids as tensors on the model's device; a single sequence becomes a batch of one."""
     needs_source = model.config.kind == "encoder-decoder"
-    if needs_source != (source is not None):
-        advice = "needs a source: pass source=" if needs_source else "takes no source: leave source= out"
-        raise UsageError(f"A model of kind '{model.config.kind}' {advice}.")
+    if needs_source and source is None:
+        raise UsageError(f"A model of kind '{model.config.kind}' needs a source: pass source=.")
+    if not needs_source and source is not None:
+        raise UsageError(f"A model of kind '{model.config.kind}' takes no source: leave source= out.")
     return ModelInput(_to_batch(model, tokens), None if source is None else _to_batch(model, source))
 
 

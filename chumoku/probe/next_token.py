@@ -26,9 +26,12 @@ def next_tokens(model: Model, tokens: Tokens, *, source: Tokens | None = None, c
     """The `count` most likely tokens after `tokens`; `source` only for an encoder-decoder."""
     model = unwrap_compiled(model)
     if isinstance(model, EncoderModel) or not model.config.predicts_tokens:
-        head = "" if model.config.labels is None else f" with the head '{model.config.head}'"
+        kind, head = model.config.kind, model.config.head
+        if model.config.labels is None:
+            raise UsageError(f"A model of kind '{kind}' predicts no next token. Use a decoder or an encoder-decoder.")
         raise UsageError(
-            f"A model of kind '{model.config.kind}'{head} predicts no next token. Use a decoder or an encoder-decoder."
+            f"A model of kind '{kind}' with the head '{head}' predicts no next token. Use a decoder or an "
+            "encoder-decoder."
         )
     logits = final_output(run_model(model, make_input(model, tokens, source)))[0, -1].float().cpu()
     best = logits.topk(min(count, len(logits)))

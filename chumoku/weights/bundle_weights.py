@@ -95,8 +95,9 @@ def read_weights(path: Path, model: Model, device: torch.device | str = "cpu") -
         quantized[matrix.name] = stored
     if found.keys() != expected.keys():
         odd = min(found.keys() ^ expected.keys())
-        problem = "has an unexpected" if odd in found else "lacks the"
-        raise UsageError(f"{path} {problem} tensor {odd[:200]}: it belongs to another model.")
+        if odd in found:
+            raise UsageError(f"{path} has an unexpected tensor {odd[:200]}: it belongs to another model.")
+        raise UsageError(f"{path} lacks the tensor {odd[:200]}: it belongs to another model.")
     floats = [dtype for name, (_, dtype) in found.items() if expected[name][1] is None]
     usual = Counter(floats).most_common(1)[0][0] if floats else "F32"
     for name, (shape, dtype) in found.items():

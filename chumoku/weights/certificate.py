@@ -103,7 +103,7 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         found = call_peer(target, lambda: compare(compared, peer, kind))
         sentence = summarize(found, f"{peer.library} {peer.version}", kind)
         if kind in ("int8", "int4"):
-            sentence += f" It was run in float32; in {kind} it also rounds activations."
+            sentence = f"{sentence} It was run in float32; in {kind} it also rounds activations."
         if not found.within_limit:
             raise DamagedError(f"{sentence} The root mean square is above the limit, so the output was deleted.")
     return Certificate(
@@ -207,13 +207,14 @@ def without_token(probe: Probe, token: int | None) -> Probe:
 
 def summarize(found: Comparison, library: str, kind: str) -> str:
     """The certificate's sentence: the difference and its limit first, then further details."""
-    same = f" The most likely token is the same at {found.agreeing} of {found.positions} positions."
-    agree = "" if found.agreeing is None else same
-    return (
+    sentence = (
         f"Checked with {library}: {found.compared} differ by {found.apart:.2g} (root mean square); {kind} allows "
         f"{found.limit:.2g}. The largest single difference, which has no limit, is {found.difference:.2g} "
-        f"({found.place}); {found.compared} reach {found.scale:.3g}.{agree}"
+        f"({found.place}); {found.compared} reach {found.scale:.3g} in absolute value."
     )
+    if found.agreeing is None:
+        return sentence
+    return f"{sentence} The most likely token is the same at {found.agreeing} of {found.positions} positions."
 
 
 def hash_files(path: Path) -> dict[str, dict[str, Any]]:

@@ -71,7 +71,9 @@ def verify_checksums(folder: Path, *, largest: Callable[[], int] = lambda: LARGE
     present = list_files(folder)
     if present != set(expected):
         odd = min(present ^ set(expected))
-        raise DamagedError(f"{folder / odd} is {'missing' if odd in expected else 'not listed in the manifest'}.")
+        if odd in expected:
+            raise DamagedError(f"{folder / odd} is missing.")
+        raise DamagedError(f"{folder / odd} is not listed in the manifest.")
     for name, (size, _) in expected.items():
         found = check_regular_file(folder / name)
         if found != size:

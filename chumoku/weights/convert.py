@@ -88,8 +88,13 @@ def check_arguments(out: Path, to: str, kind: str | None) -> None:
     if to not in KINDS:
         raise UsageError(f"Unknown target '{to[:60]}'. Choose one of {', '.join(KINDS)}, web.")
     if kind is not None and kind not in KINDS[to]:
-        other = " (llama.cpp's llama-quantize makes other types of an f16 file.)" if to == "gguf" else ""
-        raise UsageError(f"{to} cannot be written as '{kind[:60]}'. Choose one of {', '.join(KINDS[to])}.{other}")
+        possible = ", ".join(KINDS[to])
+        if to == "gguf":
+            raise UsageError(
+                f"gguf cannot be written as '{kind[:60]}'. Choose one of {possible}; llama.cpp's llama-quantize makes "
+                "other types of an f16 file."
+            )
+        raise UsageError(f"{to} cannot be written as '{kind[:60]}'. Choose one of {possible}.")
     if to == "gguf" and out.suffix != ".gguf":
         raise UsageError(f"The name of a GGUF file must end in .gguf, but {out.name} does not. Use {out.name}.gguf.")
     if not out.name:

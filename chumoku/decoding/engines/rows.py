@@ -88,7 +88,7 @@ class Rows:
         self, count: int, sources: Sequence[Sequence[int]] | None, adapters: Sequence[str | None] | None
     ) -> None:
         if adapters is not None and (len(adapters) != count or not {*adapters} <= {None, *self.adapters}):
-            known = ", ".join(self.adapters) or "none"
+            known = ", ".join(self.adapters) or "(none)"
             raise UsageError(f"{count} rows need {count} adapters or None; this engine has {known}.")
         if count < 0 or self.live + count > self.rows:
             raise LengthError(f"{count} rows cannot be added: {self.live} of {self.rows} are in use.")

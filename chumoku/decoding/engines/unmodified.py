@@ -73,8 +73,8 @@ def changed_module(model: Model) -> str | None:
     for path, module in found.items():
         if path not in expected:
             return f"it has a module {path} that its config does not have"
-        if difference := _difference(module, expected[path]):
-            return f"{path or 'the model'} {difference}"
+        if difference := _difference(path or "the model", module, expected[path]):
+            return difference
     missing = next((path for path in expected if path not in found), None)
     return None if missing is None else f"it has no module {missing}"
 
@@ -87,19 +87,19 @@ def parts(config: ModelConfig) -> dict[str, Part]:
     return {path: Part(type(module), _settings(module)) for path, module in built.named_modules(remove_duplicate=False)}
 
 
-def _difference(module: nn.Module, part: Part) -> str | None:
+def _difference(name: str, module: nn.Module, part: Part) -> str | None:
     if type(module) is not part.kind and type(module) is not QUANTIZED.get(part.kind):
-        return f"is of class {type(module).__name__}, not {part.kind.__name__}"
+        return f"{name} is of class {type(module).__name__}, not {part.kind.__name__}"
     if _hooks(module._forward_hooks) or _hooks(module._forward_pre_hooks):
-        return "has a forward hook"
-    for name, value in vars(module).items():
-        if name[0] == "_" or name in IGNORED:
+        return f"{name} has a forward hook"
+    for key, value in vars(module).items():
+        if key[0] == "_" or key in IGNORED:
             continue
-        if name not in part.settings:
-            if hasattr(part.kind, name):
-                return f"has a {name} of its own"
-        elif value != part.settings[name]:
-            return f"has {name} = {value!r}, not {part.settings[name]!r}"
+        if key not in part.settings:
+            if hasattr(part.kind, key):
+                return f"{name} has a {key} of its own"
+        elif value != part.settings[key]:
+            return f"{name} has {key} = {value!r}, not {part.settings[key]!r}"
     return None
 
 

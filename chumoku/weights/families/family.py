@@ -79,8 +79,8 @@ def find_unsupported(title: str, supported: Supported, config: ModelConfig) -> l
         for part in key.split("."):
             value = getattr(value, part)
         if possible is not None and not _is_among(value, possible):
-            known = " or ".join([*map(_format_value, possible[:6]), *(["more"] if len(possible) > 6 else [])])
-            found.append(f"model.{key} = {_format_value(value)} ({title} supports only {known})")
+            known = ", ".join([*map(_format_value, possible[:6]), *(["…"] if len(possible) > 6 else [])])
+            found.append(f"model.{key} = {_format_value(value)} ({title}: {known})")
     return found
 
 
@@ -93,8 +93,8 @@ def require(values: Values, name: str, supported: Mapping[str, tuple[Any, ...]])
     """Refuse a config.json that has an unsupported value for one of these keys; missing keys are allowed."""
     for key, possible in supported.items():
         if key in values and values[key] not in possible:
-            known = " or ".join(map(_format_value, possible))
-            raise UsageError(f"This {name} has {key} = {_format_value(values[key])}; only {known} is supported.")
+            known = ", ".join(map(_format_value, possible))
+            raise UsageError(f"This {name} has {key} = {_format_value(values[key])}; supported: {known}.")
 
 
 def read_number(values: Values, key: str, default: int | float | None = None) -> Any:

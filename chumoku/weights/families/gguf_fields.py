@@ -132,9 +132,11 @@ def _read_rotary(values: Values, source: Source, name: str, *, head_width: int) 
 def _read_longrope(values: Values, source: Source, name: str, *, pairs: int) -> dict[str, Any]:
     for tensor in LONGROPE_FACTORS.values():
         if source.shapes.get(tensor) != (pairs,):
-            found = f"has shape {list(source.shapes[tensor])}" if tensor in source.shapes else "is missing"
+            if tensor not in source.shapes:
+                raise UsageError(f"{source.path} lacks the tensor {tensor}, which longrope needs.")
             raise UsageError(
-                f"{source.path}: {tensor} {found}; longrope needs {pairs} factors, one for each frequency."
+                f"{source.path}: {tensor} has shape {list(source.shapes[tensor])}; longrope needs {pairs} factors, one "
+                "for each frequency."
             )
     context = read_number(values, f"{name}.context_length", 2048)
     original = read_number(values, f"{name}.rope.scaling.original_context_length", context)

@@ -109,7 +109,7 @@ def _token_id(tokenizer: Tokenizer, role: str) -> int:
     if token is None:
         raise UsageError(
             f"The tokenizer has no token for the role '{role}', which CTranslate2 needs. "
-            f"Its special tokens are {', '.join(tokenizer.specials) or 'none'}."
+            f"Its special tokens are {', '.join(tokenizer.specials) or '(none)'}."
         )
     return token
 

@@ -96,7 +96,7 @@ def _read_header(head: bytes) -> dict[str, int] | str:
     values["vocabulary"] = abs(values["vocabulary"])
     odd = next((name for name, value in values.items() if not 1 <= value <= LIMITS[name]), None)
     if odd is not None:
-        return f"its {odd} is {values[odd]:,}"
+        return f"its header has {odd} = {values[odd]:,}"
     dim, heads, kv_heads = values["dim"], values["heads"], values["kv_heads"]
     if dim % heads or heads % kv_heads or dim // heads % 2:
         return f"its numbers do not fit together (dim {dim}, heads {heads}, kv_heads {kv_heads})"

@@ -83,8 +83,10 @@ def inspect_folder(folder: Path, *, device: torch.device | str = "cpu") -> Folde
 def find_family_by_type(values: dict[str, Any], folder: Path) -> Family:
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        problem = f"has model_type '{str(kind)[:40]}'" if kind else "has no model_type"
-        raise UsageError(f"{folder / CONFIG} {problem}; supported are {', '.join(FAMILIES)}.")
+        known = ", ".join(FAMILIES)
+        if not kind:
+            raise UsageError(f"{folder / CONFIG} has no model_type; supported are {known}.")
+        raise UsageError(f"{folder / CONFIG} has model_type '{str(kind)[:40]}'; supported are {known}.")
     return FAMILIES[kind]
 
 

@@ -81,7 +81,7 @@ class GpuEngine(TorchEngine):
         self, model: DecoderModel, *, rows: int, capacity: int, adapters: Mapping[str, Adapter] | None = None
     ) -> None:
         if reason := unsupported(model):
-            raise UsageError(f"GpuEngine cannot run this model: {reason}.")
+            raise UsageError(f"GpuEngine cannot run this model. {reason}")
         super().__init__(model, rows=rows, capacity=capacity, adapters=adapters)
         self._launcher = launch.Launcher.on(self.device)
         self._layers = read_layers(model)

@@ -64,23 +64,23 @@ class Layer(NamedTuple):
 
 
 def unsupported(model: nn.Module) -> str | None:
-    """Why the kernels cannot run this model, as part of a sentence; None if they can."""
+    """Why the kernels cannot run this model, as a sentence; None if they can."""
     if not isinstance(model, DecoderModel):
-        return "it is not a decoder"
+        return "It is not a decoder."
     config = model.config
     if setting := find_unsupported("gpu", config):
-        return f"it has {setting}"
+        return f"It has the setting {setting}."
     if model.dtype not in DTYPES:
-        return f"its dtype is {model.dtype}"
+        return f"Its dtype is {model.dtype}."
     if max(config.width, config.hidden) > WIDEST or config.key_width > WIDEST_HEAD:
-        return "it is too wide"
+        return "It is too wide."
     parts = [part for block in model.decoder.blocks for part in linears(block)]
     kinds = {part.kind if isinstance(part, QuantizedLinear) else type(part).__name__ for part in parts}
     if kinds not in ({"Linear"}, {"int8"}, {"int4"}):
-        return f"its matrices are {', '.join(sorted(kinds))}"
+        return f"Its matrices are {', '.join(sorted(kinds))}."
     head = model.head
     known = not isinstance(head, QuantizedLinear) or head.kind in ("int8", "int4")
-    return None if known else f"its output matrix is {head.kind}"
+    return None if known else f"Its output matrix is {head.kind}."
 
 
 def linears(block: nn.Module) -> list[nn.Module]:

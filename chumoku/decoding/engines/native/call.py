@@ -166,21 +166,21 @@ def fingerprint(model: Model) -> list[object]:
 
 
 def unsupported(model: Model) -> str | None:
-    """Why the library cannot run a model of this config, precision and device, as part of a sentence; None if it can.
+    """Why the library cannot run a model of this config, precision and device, as sentences; None if it can.
 
     Whether the model is unmodified is checked elsewhere (engines/unmodified.py).
     """
     if not isinstance(model, DecoderModel | EncoderDecoderModel):
-        return "it has no decoder"
+        return "It has no decoder."
     if model.device.type != "cpu":
-        return f"it is on {model.device}"
+        return f"It is on {model.device}."
     parameters = [
         tensor for _, part in named_parts(model) for tensor in part._parameters.values() if tensor is not None
     ]
     if odd := {tensor.dtype for tensor in parameters} - {torch.float32}:
-        return f"its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it"
+        return f"Its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it."
     if setting := find_unsupported("native", model.config):
-        return f"it has {setting}"
+        return f"It has the setting {setting}."
     return None if build.library() is not None else build.why_not()
 
 

@@ -51,7 +51,7 @@ class NativeEngine(Rows):
         adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
         if reason := unsupported(model):
-            raise UsageError(f"The native engine cannot run this model: {reason.rstrip('.')}.")
+            raise UsageError(f"The native engine cannot run this model. {reason}")
         super().__init__(model, rows=rows, capacity=capacity, adapters=adapters)
         self._weights = weights(model)
         self._packed_adapters = {name: PackedAdapter(model.decoder, adapter) for name, adapter in self.adapters.items()}

@@ -70,8 +70,11 @@ class _Reader:
         self.at = 4
         version = self._number("I")
         if version in (1, *(number << 24 for number in (1, *VERSIONS))):
-            older = "big-endian machines" if version > 1 else "the first version of the format"
-            raise UsageError(f"{self.path} is a GGUF file for {older}, which is not supported. Convert it again.")
+            if version > 1:
+                raise UsageError(
+                    f"{self.path} is a GGUF file for big-endian machines: not supported. Convert it again."
+                )
+            raise UsageError(f"{self.path} is a GGUF file of version 1, which is not supported. Convert it again.")
         if version not in VERSIONS:
             raise UsageError(f"{self.path} is a GGUF file of version {version}; versions 2 and 3 are supported.")
         tensors, fields = self._number("Q"), self._number("Q")
@@ -109,7 +112,9 @@ class _Reader:
 
     def _struct_format(self, kind: int, name: str) -> str:
         if kind not in KINDS:
-            self._fail(f"{name} has kind {kind}, which does not exist" + " inside a list" * (kind == LIST))
+            self._fail(
+                f"{name} has a list in a list" if kind == LIST else f"{name} has kind {kind}, which does not exist"
+            )
         return KINDS[kind]
 
     def _tensors(self, count: int) -> dict[str, TensorInfo]:
@@ -141,7 +146,7 @@ class _Reader:
         placed = {name: info._replace(offset=start + info.offset) for name, info in tensors.items()}
         for name, info in placed.items():
             if info.offset % alignment or info.offset + info.bytes > len(self.data):
-                self._fail(f"the tensor {name} is outside the file or not aligned; is the file complete?")
+                self._fail(f"the tensor {name} is outside the file or not aligned (is the file complete?)")
         ordered = sorted(placed.items(), key=lambda entry: entry[1].offset)
         for (name, info), (other, following) in pairwise(ordered):
             if info.offset + info.bytes > following.offset:
@@ -226,7 +231,7 @@ class _Reader:
     def _truncated(self) -> NoReturn:
         if self.end < len(self.data):
             self._fail(f"its header is longer than {MAX_HEADER:,} bytes")
-        self._fail("it ends before its weights begin; is the file complete?")
+        self._fail("it ends before its weights begin (is the file complete?)")
 
     def _fail(self, what: str) -> NoReturn:
         raise DamagedError(f"{self.path} is damaged or malicious: {what}.")
