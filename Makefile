@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo docs notebooks test test-slow test-all check format strings faults families wasm venv browser clean
+.PHONY: demo docs pictures notebooks test test-slow test-all check format strings faults families wasm venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -12,6 +12,10 @@ demo: venv
 # The documentation in both languages. Open site/index.html.
 docs: venv
 	$(BIN)/python docs/tools/build_site.py
+
+# The pictures of the README, after a change of the web page or of the figures.
+pictures: venv browser
+	$(BIN)/python docs/tools/pictures.py
 
 # The chapters of the course as notebooks in examples/course, after a change of a chapter.
 notebooks: venv

@@ -72,12 +72,12 @@ def test_one_bug_is_one_finding(subjects: Subjects) -> None:
 
 
 def test_there_are_enough_bugs_and_every_check_has_one() -> None:
-    root = Path(__file__).parent.parent
+    docs = Path(__file__).parent.parent / "docs"
+    english, japanese = ((docs / one / "guides/doctor.md").read_text(encoding="utf-8") for one in ("en", "ja"))
     bugs, healthy = len(PLANTED_BUGS), len(HEALTHY)
-    assert f"all {bugs} planted bugs are found and named correctly, with no findings on {healthy} healthy" in (
-        root / "README.md"
-    ).read_text(encoding="utf-8")
-    japanese = (root / "README.ja.md").read_text(encoding="utf-8")
+    assert f"all {bugs} planted bugs are found and named correctly, with no findings on {healthy} healthy" in english
+    assert f"There are {len(CHECKS)} checks" in english
+    assert f"{len(CHECKS)} 項目" in japanese
     assert f"仕込んだ {bugs} 個" in japanese
     assert f"コーパス {healthy} 件" in japanese
     # Engines and changed modules are planted in tests/test_doctor_engine.py.

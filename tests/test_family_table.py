@@ -1,27 +1,31 @@
-"""The table of families and formats: the README, the command and what is measured agree."""
+"""The table of families and formats: the documentation, the command and what is measured agree."""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
-from pathlib import Path
+import sys
 
 import family_table
 import pytest
 from commands import Ask
+from doc_blocks import DOCS
 
 from chumoku.errors import MissingExtraError
 from chumoku.weights.supported_formats import FORMATS, supported_formats
 
-ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(DOCS / "tools"))
+from assemble import LANGUAGES, fill
+
 variants = functools.cache(family_table.family_variants)
 
 
-@pytest.mark.parametrize(("name", "head"), [("README.md", "family"), ("README.ja.md", "ファミリー")])
-def test_the_table_of_the_readme(name: str, head: str) -> None:
-    readme = (ROOT / name).read_text(encoding="utf-8")
-    lines = re.search(rf"^\| {head} \|.*\n(?:\|.*\n)*", readme, flags=re.MULTILINE)[0].splitlines()
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_table_of_the_documentation(language: str) -> None:
+    page = fill((DOCS / language / "reference" / "families.md").read_text(encoding="utf-8"), language)
+    head = rf"^\| .*{re.escape(' | '.join(FORMATS))} \|\n"
+    lines = re.search(rf"{head}(?:\|.*\n)*", page, flags=re.MULTILINE)[0].splitlines()
     first, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     found = {title: dict(zip(first[1:], cells, strict=True)) for title, *cells in rows}
     expected = supported_formats()

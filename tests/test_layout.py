@@ -1,4 +1,4 @@
-"""Imports between packages go downward, README code runs, and there is no pickle or exec."""
+"""Imports between packages go downward, and there is no pickle or exec."""
 
 from __future__ import annotations
 
@@ -98,25 +98,6 @@ def test_every_package_has_a_rank() -> None:
 def test_nn_imports_only_errors() -> None:
     for file in (ROOT / "chumoku" / "nn").glob("*.py"):
         assert imported_packages(file.read_text(encoding="utf-8")) <= {"nn", "errors"}, file
-
-
-def test_readme_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert blocks
-    scope: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), scope)  # noqa: S102 - our own README, in a test
-
-
-def test_both_readmes_have_the_same_code() -> None:
-    english, japanese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.ja.md"))
-
-    def code(text: str) -> list[str]:
-        blocks = re.findall(r"```(?:python|sh)\n(.*?)```", text, flags=re.DOTALL)
-        return [re.sub(r" *#.*", "", block) for block in blocks]
-
-    assert code(english) == code(japanese)
 
 
 def test_no_pickle_and_no_remote_code() -> None:

@@ -29,8 +29,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the run and its figures.")] = Path("runs/demo"),
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps; default: as in the recipe.")] = None,
 ) -> None:
-    """Train a small Japanese-English translator (two minutes on two cores), score it, and show its attention. Then
-    translate ordinary sentences with the translator that ships with chumoku."""
+    """Train a small Japanese-English translator (two to three minutes on two cores), score it, and show its attention.
+    Then translate ordinary sentences with the translator that ships with chumoku."""
     import chumoku
     from chumoku.data.grammar import split
     from chumoku.evaluation.translation import score_translations

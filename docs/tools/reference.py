@@ -19,6 +19,7 @@ from chumoku.cli.shared import KNOWN, OR_MODEL
 from chumoku.models.config import ModelConfig
 from chumoku.training.recipe import OPTIONAL_TABLES, TABLES
 from chumoku.training.recipe_keys import REQUIRED, UNSET, RecipeKey, list_keys
+from chumoku.weights.supported_formats import FORMATS, supported_formats
 
 WORDS = {
     "en": {"key": "key", "default": "default", "meaning": "meaning", "comma": ", ", REQUIRED: REQUIRED},
@@ -26,6 +27,7 @@ WORDS = {
 }
 ALIAS_WORDS = {"en": ["key here", "names elsewhere"], "ja": ["ここでのキー", "ほかのライブラリでの名前"]}
 LAYER_WORDS = {"en": ["rank", "packages and modules"], "ja": ["段", "パッケージとモジュール"]}
+FAMILY_WORDS = {"en": "family", "ja": "ファミリー"}
 OPTIONAL = {"en": " (optional)", "ja": "（なくてもよい）"}
 COMMAND_WORDS = {
     "en": {"option": "argument or option", "error": "error", "exit": "exit code", "also": "also a"},
@@ -143,6 +145,12 @@ def generate_layers(language: str) -> str:
     return make_table(LAYER_WORDS[language], reversed(rows))
 
 
+def generate_families(language: str) -> str:
+    """A row for each model family, with the formats that it is opened from and written to."""
+    rows = [[title, *("✓" if cells[form] else "–" for form in FORMATS)] for title, cells in supported_formats().items()]
+    return make_table([FAMILY_WORDS[language], *FORMATS], rows)
+
+
 GENERATORS: dict[str, Callable[[str], str]] = {
     "keys": generate_keys,
     "commands": generate_commands,
@@ -151,4 +159,5 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "api": generate_api,
     "layers": generate_layers,
     "aliases": generate_aliases,
+    "families": generate_families,
 }
