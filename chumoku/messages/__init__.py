@@ -3,8 +3,9 @@
     template     "{0} has {1} layers."  =  "{0} の層の数は {1} です。"
     text         "gpt2 has 12 layers."  →  "gpt2 の層の数は 12 です。"
 
-Messages are written in English where they arise, so Python callers always read English. The command line looks for the
-template that a text was made from, and fills its values into the translation. A value may be a message of its own.
+Messages are written in English where they arise, so Python callers always read English. The command line chooses the
+language; where a message goes to the terminal, `translate` looks for the template that it was made from, and fills its
+values into the translation. A value may be a message of its own.
 ja/*.toml have the templates; a test collects them from the source and fails if one has no translation.
 """
 
@@ -19,8 +20,11 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 DEEPEST = 4  # a value in a value in a value in a message
+MOST_SENTENCES = 8  # of one template
 _VALUE = re.compile(r"\{(\d+)\}")
+_KEY = re.compile(r"(\S+: )(.+)", re.S)
 _SENTENCE_END = re.compile(r"(?<=[.?!]) (?=\S)")
+_language = "en"
 
 
 def language() -> str:
@@ -30,22 +34,63 @@ def language() -> str:
     return "ja" if chosen.lower().startswith("ja") else "en"
 
 
+def use_language(name: str) -> None:
+    """Choose the language of `translate`, "en" or "ja". The command line does; Python callers read English."""
+    global _language
+    _language = name
+
+
 def translate(text: str) -> str:
-    """Return a message of the command line in the user's language; a text that no template fits stays as it is."""
-    return text if language() == "en" else to_japanese(text)
+    """Return a message in the language of the command line; a text that no template fits stays as it is."""
+    return text if _language == "en" else to_japanese(text)
 
 
 def to_japanese(text: str, depth: int = 0) -> str:
-    """Return a message in Japanese: as one template, else line by line, else sentence by sentence."""
-    found = _find_template(text)
-    if found is not None:
-        japanese, values = found
-        inner = [to_japanese(value, depth + 1) if depth < DEEPEST else value for value in values]
-        return _VALUE.sub(lambda match: inner[int(match[1])], japanese)
-    if "\n" in text:
-        return "\n".join(to_japanese(line, depth) for line in text.split("\n"))
+    """Return a message in Japanese: as one template, else by its parts; what no template fits stays as it is."""
+    core = text.strip()
+    found = _find_template(core)
+    if found is None:
+        return _translate_parts(text, depth)
+    japanese, values = found
+    inner = [to_japanese(value, depth + 1) if depth < DEEPEST else value for value in values]
+    filled = _VALUE.sub(lambda match: inner[int(match[1])], japanese)
+    before, after = text[: text.index(core)], text[text.index(core) + len(core) :]
+    return f"{_space(before)}{filled}{_space(after)}"
+
+
+def _space(text: str) -> str:
+    """The space around a message; a single one, which separates words and sentences in English, is left out."""
+    return "" if text == " " else text
+
+
+def _translate_parts(text: str, depth: int) -> str:
+    """Translate lines, parts between dots, what follows "key: ", sentences, or the items of a list."""
+    for separator in ("\n", " · "):
+        if separator in text:
+            return separator.join(to_japanese(part, depth) for part in text.split(separator))
     sentences = _SENTENCE_END.split(text)
-    return "".join(to_japanese(sentence, depth) for sentence in sentences) if len(sentences) > 1 else text
+    if len(sentences) > 1:
+        return _translate_sentences(sentences, depth)
+    key = _KEY.fullmatch(text)
+    if key is not None:
+        return f"{key[1]}{to_japanese(key[2], depth)}"
+    items = text.split(", ")
+    if depth and len(items) > 1 and all(_find_template(item.strip()) for item in items):
+        return "、".join(to_japanese(item, depth) for item in items)
+    return text
+
+
+def _translate_sentences(sentences: list[str], depth: int) -> str:
+    """Translate sentences, as many as possible by one template each time."""
+    done, first = "", 0
+    while first < len(sentences):
+        last = min(first + MOST_SENTENCES, len(sentences))
+        while last > first + 1 and _find_template(" ".join(sentences[first:last])) is None:
+            last -= 1
+        part = to_japanese(" ".join(sentences[first:last]), depth)
+        done += f"{'' if not done or done.endswith(('。', '？', '）')) else ' '}{part}"
+        first = last
+    return done
 
 
 class Template(NamedTuple):
@@ -88,6 +133,7 @@ def read_templates(name: str) -> tuple[dict[str, str], list[Template]]:
     messages: dict[str, str] = {}
     for path in sorted((FOLDER / name).glob("*.toml")):
         messages |= tomllib.loads(path.read_text(encoding="utf-8"))
+    messages = {english.strip(): japanese.strip() for english, japanese in messages.items()}
     exact = {english: japanese for english, japanese in messages.items() if not _VALUE.search(english)}
     templates = []
     for english, japanese in messages.items():
