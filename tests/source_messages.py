@@ -63,7 +63,7 @@ NO_MESSAGE_FUNCTIONS = {"_card", "usage_example"}  # model cards, commands
 STEPS = {"progress", "track"}  # calls with a step and its unit
 WORDS = re.compile(r"[A-Za-z]{2,}'?[,:;]? [A-Za-z{(]")
 CODE = re.compile(
-    r"^(# |llama-cli |python |from chumoku|base_model|library_name|--wrap|blob |<!|<hole|<unused|<other|\.about |!document)"
+    r"^(# |llama-cli |python |from chumoku|base_model|library_name|--wrap|blob |<[!hou]|\.about |!document)"
     r"|os error|Invalid job id|Upload a model|^template text$|^own data$|which we compute|^the divisors of longrope"
     r"|^[a-z]{2}( [a-z]{2,3}){6}"
 )
@@ -127,7 +127,7 @@ def _steps(call: ast.Call) -> Iterator[str]:
     """Yield the line of a step, and its unit after a number."""
     texts = [_template(node) for node in [*call.args, *(keyword.value for keyword in call.keywords)]]
     for text, values in texts[:3]:
-        if text and not values or text and WORDS.search(text):
+        if text and (not values or WORDS.search(text)):
             yield f"{text[:1].upper()}{text[1:]}: {{{len(values)}}}"
             break
     unit = texts[-1][0]

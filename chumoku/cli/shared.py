@@ -12,6 +12,7 @@ import typer
 
 from chumoku.decoding.defaults import MIN_P, TEMPERATURE, TOP_P
 from chumoku.errors import UsageError
+from chumoku.messages import translate
 from chumoku.pretrained import NAMES
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ PresencePenalty = Annotated[float, typer.Option(help="Subtracted from the logits
 FrequencyPenalty = Annotated[float, typer.Option(help="Subtracted from a logit each time its token was generated.")]
 Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+
+
+def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Print a message in the user's language; results, JSON and what a model generates are printed as they are."""
+    print(translate(text), file=sys.stderr if err else sys.stdout, end=end, flush=err)
 
 
 def model_path(model: str, adapter: Path | None = None) -> str:

@@ -14,16 +14,17 @@ from __future__ import annotations
 import functools
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 DEEPEST = 4  # a value in a value in a value in a message
+HEADINGS = "headings"  # the table of single words
+APART = {HEADINGS, "commands", "keys"}  # tables with texts that mean something else in a message
 MOST_SENTENCES = 8  # of one template
-_VALUE = re.compile(r"\{(\d+)\}")
-_KEY = re.compile(r"(\S+: )(.+)", re.S)
-_SENTENCE_END = re.compile(r"(?<=[.?!]) (?=\S)")
+_VALUE = r"\{(\d+)\}"  # compiled when used: English needs none of these
+_KEY = r"(?s)(\S+: )(.+)"
+_SENTENCE_END = r"(?<=[.?!]) (?=\S)"
 _language = "en"
 
 
@@ -45,6 +46,16 @@ def translate(text: str) -> str:
     return text if _language == "en" else to_japanese(text)
 
 
+def heading(text: str) -> str:
+    """Return the heading of a column or a title: a single word may mean something else in the middle of a message."""
+    return text if _language == "en" else read_table(HEADINGS).get(text) or to_japanese(text)
+
+
+def choose(en: str, ja: str) -> str:
+    """Return the text in the language of the command line, of one that is written in both."""
+    return en if _language == "en" else ja
+
+
 def to_japanese(text: str, depth: int = 0) -> str:
     """Return a message in Japanese: as one template, else by its parts; what no template fits stays as it is."""
     core = text.strip()
@@ -53,7 +64,7 @@ def to_japanese(text: str, depth: int = 0) -> str:
         return _translate_parts(text, depth)
     japanese, values = found
     inner = [to_japanese(value, depth + 1) if depth < DEEPEST else value for value in values]
-    filled = _VALUE.sub(lambda match: inner[int(match[1])], japanese)
+    filled = re.sub(_VALUE, lambda match: inner[int(match[1])], japanese)
     before, after = text[: text.index(core)], text[text.index(core) + len(core) :]
     return f"{_space(before)}{filled}{_space(after)}"
 
@@ -68,10 +79,10 @@ def _translate_parts(text: str, depth: int) -> str:
     for separator in ("\n", " · "):
         if separator in text:
             return separator.join(to_japanese(part, depth) for part in text.split(separator))
-    sentences = _SENTENCE_END.split(text)
+    sentences = re.split(_SENTENCE_END, text)
     if len(sentences) > 1:
         return _translate_sentences(sentences, depth)
-    key = _KEY.fullmatch(text)
+    key = re.fullmatch(_KEY, text)
     if key is not None:
         return f"{key[1]}{to_japanese(key[2], depth)}"
     items = text.split(", ")
@@ -117,7 +128,7 @@ class Template(NamedTuple):
 
 def _find_template(text: str) -> tuple[str, list[str]] | None:
     """Return the translation and the values of the template that fits the text with the most fixed characters."""
-    exact, templates = read_templates("ja")
+    exact, templates = read_templates()
     if text in exact:
         return exact[text], []
     for template in templates:
@@ -128,16 +139,25 @@ def _find_template(text: str) -> tuple[str, list[str]] | None:
 
 
 @functools.cache
-def read_templates(name: str) -> tuple[dict[str, str], list[Template]]:
+def read_table(name: str) -> dict[str, str]:
+    """Read one table of ja/: English → Japanese."""
+    import tomllib
+
+    found = tomllib.loads((FOLDER / "ja" / f"{name}.toml").read_text(encoding="utf-8"))
+    return {english.strip(): japanese.strip() for english, japanese in found.items()}
+
+
+@functools.cache
+def read_templates() -> tuple[dict[str, str], list[Template]]:
     """Read the messages without values, and the templates, those with the most fixed characters first."""
     messages: dict[str, str] = {}
-    for path in sorted((FOLDER / name).glob("*.toml")):
-        messages |= tomllib.loads(path.read_text(encoding="utf-8"))
-    messages = {english.strip(): japanese.strip() for english, japanese in messages.items()}
-    exact = {english: japanese for english, japanese in messages.items() if not _VALUE.search(english)}
+    for path in sorted((FOLDER / "ja").glob("*.toml")):
+        if path.stem not in APART:
+            messages |= read_table(path.stem)
+    exact = {english: japanese for english, japanese in messages.items() if not re.search(_VALUE, english)}
     templates = []
     for english, japanese in messages.items():
-        fixed = tuple(_VALUE.split(english)[::2])  # the split gives text, number, text, number, …, text
+        fixed = tuple(re.split(_VALUE, english)[::2])  # the split gives text, number, text, number, …, text
         if len(fixed) > 1:
             templates.append(Template(fixed, japanese))
     return exact, sorted(templates, key=lambda template: -sum(map(len, template.fixed)))
