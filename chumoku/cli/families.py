@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from chumoku.cli.shared import Json, json_line
+from chumoku.cli.shared import Json, json_line, pad
+from chumoku.messages import heading
 
 
 def families(as_json: Json = False) -> None:
@@ -14,6 +15,8 @@ def families(as_json: Json = False) -> None:
         print(json_line(families=table))
         return
     width = max(map(len, table))
-    print("  ".join(["family".ljust(width), *FORMATS]))
+    heads = [pad(heading(form), len(form)) for form in FORMATS]
+    print("  ".join([pad(heading("family"), width), *heads]))
     for title, cells in table.items():
-        print("  ".join([title.ljust(width), *(("yes" if cells[form] else "–").ljust(len(form)) for form in FORMATS)]))
+        marks = (pad(heading("yes") if cells[form] else "–", len(form)) for form in FORMATS)
+        print("  ".join([title.ljust(width), *marks]))

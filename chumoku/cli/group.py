@@ -110,14 +110,16 @@ def _translate_parameter(parameter: Any) -> None:
 
 
 def translate_help(text: str | None) -> str | None:
-    """A help text in Japanese, paragraph by paragraph, for a terminal: without the backticks of Markdown."""
+    """A help text in Japanese, paragraph by paragraph."""
     if not text:
         return text
-    table = messages.read_table("commands")
     paragraphs = []
     for part in text.split("\n\n"):
-        joined = " ".join(part.split())
-        number, either, _ = joined.partition(f" {OR_MODEL}")
-        found = f"{number} {table[OR_MODEL]}" if either else table.get(joined.replace(KNOWN, "{model}"), joined)
-        paragraphs.append(found.replace("{model}", table[KNOWN]).replace("`", ""))
+        if part.endswith(f" {OR_MODEL}"):
+            paragraphs.append(part.replace(OR_MODEL, messages.from_table(OR_MODEL, "commands")))
+        elif part in messages.read_table(messages.HEADINGS):
+            paragraphs.append(messages.heading(part))
+        else:
+            found = messages.from_table(part.replace(KNOWN, "{model}"), "commands")
+            paragraphs.append(found.replace("{model}", messages.from_table(KNOWN, "commands")))
     return "\n\n".join(paragraphs)

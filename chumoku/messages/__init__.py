@@ -51,6 +51,11 @@ def heading(text: str) -> str:
     return text if _language == "en" else read_table(HEADINGS).get(text) or to_japanese(text)
 
 
+def from_table(text: str, name: str) -> str:
+    """Return a text by the table it belongs to, for a terminal: without the backticks of Markdown."""
+    return text if _language == "en" else read_table(name).get(" ".join(text.split()), text).replace("`", "")
+
+
 def choose(en: str, ja: str) -> str:
     """Return the text in the language of the command line, of one that is written in both."""
     return en if _language == "en" else ja
