@@ -278,5 +278,5 @@ def test_dry_run_estimates_if_a_sample_takes_long(
     monkeypatch.setattr(planning, "measure_matmul_flops", lambda device, dtype: 1e6)
     planning.show(quick_recipe(tmp_path, "muon"))
     assert (
-        "(estimated from the speed of matrix products, because a sample would take too long" in capsys.readouterr().out
+        "(estimated from the speed of matrix products because a sample would take too long" in capsys.readouterr().out
     )

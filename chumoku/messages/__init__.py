@@ -5,7 +5,7 @@
 
 Messages are written in English where they arise, so Python callers always read English. The command line chooses the
 language; where a message goes to the terminal, `translate` looks for the template that it was made from, and fills its
-values into the translation. A value may be a message of its own.
+values into the translation. A value may be a message of its own, unless it stands in quotation marks.
 ja/*.toml have the templates; a test collects them from the source and fails if one has no translation.
 """
 
@@ -22,9 +22,9 @@ DEEPEST = 4  # a value in a value in a value in a message
 HEADINGS = "headings"  # the table of single words
 APART = {HEADINGS, "commands", "keys"}  # tables with texts that mean something else in a message
 MOST_SENTENCES = 8  # of one template
-_VALUE = r"\{(\d+)\}"  # compiled when used: English needs none of these
-_KEY = r"(?s)(\S+: )(.+)"
-_SENTENCE_END = r"(?<=[.?!]) (?=\S)"
+_VALUE = re.compile(r"\{(\d+)\}")
+_KEY = re.compile(r"(\S+: )(.+)", re.S)
+_SENTENCE_END = re.compile(r"(?<=[.?!]) (?=\S)")
 _language = "en"
 
 
@@ -65,13 +65,35 @@ def to_japanese(text: str, depth: int = 0) -> str:
     """Return a message in Japanese: as one template, else by its parts; what no template fits stays as it is."""
     core = text.strip()
     found = _find_template(core)
-    if found is None:
+    key = _KEY.fullmatch(core)
+    if key is not None and _has_key(found, key) and _find_template(key[2]) is not None:
+        filled = f"{key[1]}{to_japanese(key[2], depth)}"
+    elif found is None:
         return _translate_parts(text, depth)
-    japanese, values = found
-    inner = [to_japanese(value, depth + 1) if depth < DEEPEST else value for value in values]
-    filled = re.sub(_VALUE, lambda match: inner[int(match[1])], japanese)
+    else:
+        japanese, values = found
+        names = [depth >= DEEPEST or f"'{value}'" in core or f'"{value}"' in core for value in values]
+        filled = _fill(
+            japanese, [v if name else to_japanese(v, depth + 1) for v, name in zip(values, names, strict=True)]
+        )
     before, after = text[: text.index(core)], text[text.index(core) + len(core) :]
     return f"{_space(before)}{filled}{_space(after)}"
+
+
+def _has_key(found: tuple[str, list[str]] | None, key: re.Match[str]) -> bool:
+    """Whether a text starts with a key, as in "model.width: …", that is not part of its template."""
+    return found is None or "".join(found[1][:1]).startswith(key[1])
+
+
+def _fill(japanese: str, values: list[str]) -> str:
+    """Put the values into a translation. A space beside a value stays out between two Japanese letters."""
+    filled, *rest = _VALUE.split(japanese)
+    for number, fixed in zip(rest[::2], rest[1::2], strict=True):
+        for part in (values[int(number)], fixed):
+            if filled[-1:] == " " and min(filled[-2:-1], part[:1]) > "\u3000":
+                filled = filled[:-1]
+            filled += part[1:] if part[:1] == " " and min(filled[-1:], part[1:2]) > "\u3000" else part
+    return filled
 
 
 def _space(text: str) -> str:
@@ -84,16 +106,17 @@ def _translate_parts(text: str, depth: int) -> str:
     for separator in ("\n", " · "):
         if separator in text:
             return separator.join(to_japanese(part, depth) for part in text.split(separator))
-    sentences = re.split(_SENTENCE_END, text)
+    sentences = _SENTENCE_END.split(text)
     if len(sentences) > 1:
         return _translate_sentences(sentences, depth)
-    key = re.fullmatch(_KEY, text)
+    key = _KEY.fullmatch(text)
     if key is not None:
         return f"{key[1]}{to_japanese(key[2], depth)}"
     items = text.split(", ")
     if depth and len(items) > 1 and all(_find_template(item.strip()) for item in items):
         return "、".join(to_japanese(item, depth) for item in items)
-    return text
+    names = re.fullmatch(r"([^\s/]+(?:, [^\s/]+)*) (or|and) ([^\s/]+)", text) if depth else None  # cpu, cuda or mps
+    return text if names is None else f"{names[1]} {'または' if names[2] == 'or' else 'と'} {names[3]}"
 
 
 def _translate_sentences(sentences: list[str], depth: int) -> str:
@@ -128,12 +151,19 @@ class Template(NamedTuple):
             values.append(text[at:found])
             at = found + len(part)
         values.append(text[at:end])
-        return values
+        return None if any(character in "".join(values) for character in self.excluded) else values
+
+    @property
+    def excluded(self) -> str:
+        """Return what no value contains: a line break in a template of one line, a space in "{0} files"."""
+        text = "".join(self.fixed)
+        return ("" if "\n" in text else "\n") + (" " if not self.fixed[0] and len(text.split()) < 2 else "")
 
 
+@functools.lru_cache(4096)
 def _find_template(text: str) -> tuple[str, list[str]] | None:
     """Return the translation and the values of the template that fits the text with the most fixed characters."""
-    exact, templates = read_templates()
+    exact, templates = read_templates("ja")
     if text in exact:
         return exact[text], []
     for template in templates:
@@ -153,16 +183,16 @@ def read_table(name: str) -> dict[str, str]:
 
 
 @functools.cache
-def read_templates() -> tuple[dict[str, str], list[Template]]:
+def read_templates(name: str) -> tuple[dict[str, str], list[Template]]:
     """Read the messages without values, and the templates, those with the most fixed characters first."""
     messages: dict[str, str] = {}
-    for path in sorted((FOLDER / "ja").glob("*.toml")):
+    for path in sorted((FOLDER / name).glob("*.toml")):
         if path.stem not in APART:
             messages |= read_table(path.stem)
-    exact = {english: japanese for english, japanese in messages.items() if not re.search(_VALUE, english)}
+    exact = {english: japanese for english, japanese in messages.items() if not _VALUE.search(english)}
     templates = []
     for english, japanese in messages.items():
-        fixed = tuple(re.split(_VALUE, english)[::2])  # the split gives text, number, text, number, …, text
+        fixed = tuple(_VALUE.split(english)[::2])  # the split gives text, number, text, number, …, text
         if len(fixed) > 1:
             templates.append(Template(fixed, japanese))
     return exact, sorted(templates, key=lambda template: -sum(map(len, template.fixed)))

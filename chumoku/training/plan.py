@@ -228,33 +228,33 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         print(f"[{name}]")
         for key, value in table.items():
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
-    for line in ("", *_plan_lines(recipe, found), "Nothing was trained."):
+    print()
+    for line in _describe(recipe, found):
         print(translate(line))
 
 
-def _plan_lines(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
+def _describe(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of the plan."""
     megabyte = 1 << 20
     yield f"{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained."
-    yield from (line for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
+    yield from filter(None, (found["vocabulary"], _learning_rate_line(recipe)))
     yield f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data."
     yield from _data_lines(recipe, found)
     yield (
         f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second "
         f"on {found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
-        f"{pluralize(recipe.train.steps, 'step')} ({_timing_source(found)}"
-        f"{', without torch.compile' if recipe.train.compile else ''}"
-        f"{', without the time to generate answers' if recipe.grpo is not None else ''})."
+        f"{pluralize(recipe.train.steps, 'step')} ({', '.join(_timing_notes(recipe, found))})."
     )
     yield (
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations."
     )
-    yield (
-        f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
-        f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}."
-    )
+    exists = ", which already contains a run: continue it with --resume" if found["out_exists"] else ""
+    yield f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}{exists}."
     if found["sample"]:
-        yield f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}"
+        yield "A sample, with ⟦ ⟧ around what is learned:"
+        yield found["sample"]
+    yield "Nothing was trained."
 
 
 def _data_lines(recipe: Recipe, found: dict[str, Any]) -> list[str]:
@@ -270,10 +270,16 @@ def _learning_rate_line(recipe: Recipe) -> str:
     return f"Peak learning rate: {recipe.peak_learning_rate:g}, the default for this optimizer, schedule and width."
 
 
-def _timing_source(found: dict[str, Any]) -> str:
+def _timing_notes(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
+    """Yield how the time was found, and what it does not include."""
     if found["tokens_timed"]:
-        return f"measured on a sample of {found['tokens_timed']:,} tokens"
-    return "estimated from the speed of matrix products, because a sample would take too long here"
+        yield f"measured on a sample of {found['tokens_timed']:,} tokens"
+    else:
+        yield "estimated from the speed of matrix products because a sample would take too long here"
+    if recipe.train.compile:
+        yield "without torch.compile"
+    if recipe.grpo is not None:
+        yield "without the time to generate answers"
 
 
 def format_duration(seconds: float) -> str:
