@@ -46,7 +46,7 @@ def list_claims(context: typer.Context, out: Out = None, as_json: Json = False) 
         verdict = pad(heading(row["verdict"] or ""), 16)
         print(f"{row['id']:<16} {', '.join(row['notes']):<14} {verdict} {choose(**row['title'])}")
     if any(row["verdict"] for row in rows):
-        say(f"Verdicts: {out}{', a short run' * (out == SHORT)}.")
+        say(f"Verdicts: {out}, a short run." if out == SHORT else f"Verdicts: {out}.")
     say(f"{len(rows)} claims. Run one: chumoku lab run skip. Run all: chumoku lab run all.")
 
 

@@ -158,7 +158,7 @@ def _translate_file(
     if as_json:
         print(json_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
-        say(f"{pluralize(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
+        say(f"Wrote {pluralize(lines, 'line')} to {out}.")
 
 
 class ProgressDisplay:
