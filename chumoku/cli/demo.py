@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chumoku.cli.shared import say
+from chumoku.messages import choose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +97,7 @@ def show_shipped(out: Path) -> None:
         if file is not None:
             titles, title = ["mean over layers and heads"], f"{SHIPPED}: attention of each English word"
             draw_attention_maps(weights[None], queries=names, keys=keys, titles=titles, title=title, path=out / file)
-    figures = " and ".join(str(out / file) for file in ORDINARY.values() if file is not None)
+    figures = choose(" and ", "、").join(str(out / file) for file in ORDINARY.values() if file is not None)
     say(f"The figures {figures} show which words each word of {SHIPPED} attended to.\n")
 
 
@@ -104,7 +105,9 @@ def print_attention(weights: Tensor, names: list[str], keys: list[str]) -> None:
     """Print the two keys that each name attended to most, of weights [T, S]."""
     for name, row in zip(names, weights, strict=True):
         most = row.topk(2)
-        places = " and ".join(f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True))
+        places = choose(" and ", "、").join(
+            f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True)
+        )
         say(f"  {name:<12} attended to {places}")
 
 

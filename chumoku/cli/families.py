@@ -8,6 +8,8 @@ from chumoku.messages import heading
 
 def families(as_json: Json = False) -> None:
     """List the model families that can be opened, and the formats that each can be opened from and written to."""
+    from rich.cells import cell_len
+
     from chumoku.weights.supported_formats import FORMATS, supported_formats
 
     table = supported_formats()
@@ -15,8 +17,8 @@ def families(as_json: Json = False) -> None:
         print(json_line(families=table))
         return
     width = max(map(len, table))
-    heads = [pad(heading(form), len(form)) for form in FORMATS]
-    print("  ".join([pad(heading("family"), width), *heads]))
+    heads = {form: heading(form) for form in FORMATS}
+    print("  ".join([pad(heading("family"), width), *heads.values()]))
     for title, cells in table.items():
-        marks = (pad(heading("yes") if cells[form] else "–", len(form)) for form in FORMATS)
+        marks = (pad(heading("yes") if cells[form] else "–", cell_len(head)) for form, head in heads.items())
         print("  ".join([title.ljust(width), *marks]))

@@ -68,7 +68,7 @@ def to_japanese(text: str, depth: int = 0) -> str:
     key = _KEY.fullmatch(core)
     if key is not None and _has_key(found, key) and _find_template(key[2]) is not None:
         filled = f"{key[1]}{to_japanese(key[2], depth)}"
-    elif found is None:
+    elif found is None or (depth and any(", " in value for value in found[1]) and _is_list(core)):
         return _translate_parts(text, depth)
     else:
         japanese, values = found
@@ -112,11 +112,16 @@ def _translate_parts(text: str, depth: int) -> str:
     key = _KEY.fullmatch(text)
     if key is not None:
         return f"{key[1]}{to_japanese(key[2], depth)}"
-    items = text.split(", ")
-    if depth and len(items) > 1 and all(_find_template(item.strip()) for item in items):
-        return "、".join(to_japanese(item, depth) for item in items)
+    if depth and _is_list(text):
+        return "、".join(to_japanese(item, depth) for item in text.split(", "))
     names = re.fullmatch(r"([^\s/]+(?:, [^\s/]+)*) (or|and) ([^\s/]+)", text) if depth else None  # cpu, cuda or mps
     return text if names is None else f"{names[1]} {'または' if names[2] == 'or' else 'と'} {names[3]}"
+
+
+def _is_list(text: str) -> bool:
+    """Whether a text has several items, each of them a message, as "2 files, 3 rows" does."""
+    items = text.split(", ")
+    return len(items) > 1 and all(_find_template(item.strip()) for item in items)
 
 
 def _translate_sentences(sentences: list[str], depth: int) -> str:
@@ -155,9 +160,10 @@ class Template(NamedTuple):
 
     @property
     def excluded(self) -> str:
-        """Return what no value contains: a line break in a template of one line, a space in "{0} files"."""
+        """Return what no value contains: a line break in a template of one line, a dot, a space in "{0} files"."""
         text = "".join(self.fixed)
-        return ("" if "\n" in text else "\n") + (" " if not self.fixed[0] and len(text.split()) < 2 else "")
+        separators = "".join(mark for mark in "\n·" if mark not in text)
+        return separators + (" " if not self.fixed[0] and len(text.split()) < 2 else "")
 
 
 @functools.lru_cache(4096)
