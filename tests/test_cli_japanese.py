@@ -50,7 +50,8 @@ def command_paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[st
 
 
 def english_words(text: str) -> list[str]:
-    """Three English words in a row, outside of the code in help texts."""
+    """Three English words in a row, outside of the code in help texts and of commands to run."""
+    text = re.sub(r"chumoku( [a-z-]+)+", "", text)
     for japanese in messages.read_table("commands").values():
         for code in re.findall("`([^`]*)`", japanese):
             text = text.replace(code, "")
@@ -71,7 +72,10 @@ def test_help_of_every_command_is_japanese(ask: Ask) -> None:
 def test_a_narrow_terminal_shows_all_of_a_help_text(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     shown = re.sub(r"[\s│]", "", ask("generate", "--help").out)
-    for part in ("0なら常に最も確率の高いトークン、1ならモデルの確率のまま、1より大きいとよりランダム。", "[既定値:(0.7またはモデルの設定)]"):
+    for part in (
+        "0なら常に最も確率の高いトークン、1ならモデルの確率のまま、1より大きいとよりランダム。",
+        "[既定値:(0.7またはモデルの設定)]",
+    ):
         assert part in shown
 
 
@@ -83,7 +87,6 @@ def test_errors_are_japanese_with_the_same_exit_code(ask: Ask, monkeypatch: pyte
         monkeypatch.setenv("CHUMOKU_LANG", "ja")
         japanese = ask(*words)
         assert (english.code, japanese.code, english.out, japanese.out) == (code, code, "", ""), words
-        assert ENGLISH.search(english.err), words
         assert not JAPANESE.search(english.err), words
         assert JAPANESE.search(japanese.err), words
         assert not ENGLISH.search(japanese.err), japanese.err
@@ -134,13 +137,13 @@ def test_progress_is_japanese(tmp_path: Path) -> None:
     console = Console(file=file, force_terminal=False, width=160)
     ShowProgress(console, every=0.0)("reading", 30_720, unit="pairs")
     log = Log(tmp_path, TrainSettings(steps=1000), console)
-    log.steps = 1000
+    log.peak_speed = 14406.0
     state = State(step=10, tokens=70, seconds=5.0)
     log.step(state, loss=3.5, norm=1.0, rate=1e-3, speed=7203.0)
     log.validation(10, 3.25, bytes_a_token=None, best=True)
     lines = file.getvalue().splitlines()
     assert lines == [
         "読み込み中：30,720 組、0 秒",
-        "ステップ 10/1,000  損失 3.5000 · 7,203 トークン/秒 · ピークの 100% · 学習率 1.0e-03 · 残り 495 秒",
+        "ステップ 10/1,000 · 損失 3.5000 · 7,203 トークン/秒 · ピークの 50% · 学習率 1.0e-03 · 残り 495 秒",
         "ステップ 10：検証損失 3.2500、パープレキシティ 25.79（これまでで最良）",
     ]

@@ -22,9 +22,9 @@ DEEPEST = 4  # a value in a value in a value in a message
 HEADINGS = "headings"  # the table of single words
 APART = {HEADINGS, "commands", "keys"}  # tables with texts that mean something else in a message
 MOST_SENTENCES = 8  # of one template
-_VALUE = re.compile(r"\{(\d+)\}")
-_KEY = re.compile(r"(\S+: )(.+)", re.S)
-_SENTENCE_END = re.compile(r"(?<=[.?!]) (?=\S)")
+_VALUE = r"\{(\d+)\}"  # compiled when used: English needs none of these
+_KEY = r"(?s)(\S+: )(.+)"
+_SENTENCE_END = r"(?<=[.?!]) (?=\S)"
 _language = "en"
 
 
@@ -65,10 +65,10 @@ def to_japanese(text: str, depth: int = 0) -> str:
     """Return a message in Japanese: as one template, else by its parts; what no template fits stays as it is."""
     core = text.strip()
     found = _find_template(core)
-    key = _KEY.fullmatch(core)
+    key = re.fullmatch(_KEY, core)
     if key is not None and _has_key(found, key) and _find_template(key[2]) is not None:
         filled = f"{key[1]}{to_japanese(key[2], depth)}"
-    elif found is None or (depth and any(", " in value for value in found[1]) and _is_list(core)):
+    elif found is None or (depth and found[1] and _is_list(core)):
         return _translate_parts(text, depth)
     else:
         japanese, values = found
@@ -87,7 +87,7 @@ def _has_key(found: tuple[str, list[str]] | None, key: re.Match[str]) -> bool:
 
 def _fill(japanese: str, values: list[str]) -> str:
     """Put the values into a translation. A space beside a value stays out between two Japanese letters."""
-    filled, *rest = _VALUE.split(japanese)
+    filled, *rest = re.split(_VALUE, japanese)
     for number, fixed in zip(rest[::2], rest[1::2], strict=True):
         for part in (values[int(number)], fixed):
             if filled[-1:] == " " and min(filled[-2:-1], part[:1]) > "\u3000":
@@ -106,10 +106,10 @@ def _translate_parts(text: str, depth: int) -> str:
     for separator in ("\n", " · "):
         if separator in text:
             return separator.join(to_japanese(part, depth) for part in text.split(separator))
-    sentences = _SENTENCE_END.split(text)
+    sentences = re.split(_SENTENCE_END, text)
     if len(sentences) > 1:
         return _translate_sentences(sentences, depth)
-    key = _KEY.fullmatch(text)
+    key = re.fullmatch(_KEY, text)
     if key is not None:
         return f"{key[1]}{to_japanese(key[2], depth)}"
     if depth and _is_list(text):
@@ -119,9 +119,8 @@ def _translate_parts(text: str, depth: int) -> str:
 
 
 def _is_list(text: str) -> bool:
-    """Whether a text has several items, each of them a message, as "2 files, 3 rows" does."""
-    items = text.split(", ")
-    return len(items) > 1 and all(_find_template(item.strip()) for item in items)
+    """Return True for items with a template each, as in "loss 3.1, perplexity 22"."""
+    return ", " in text and all(_find_template(item.strip()) for item in text.split(", "))
 
 
 def _translate_sentences(sentences: list[str], depth: int) -> str:
@@ -156,20 +155,20 @@ class Template(NamedTuple):
             values.append(text[at:found])
             at = found + len(part)
         values.append(text[at:end])
-        return None if any(character in "".join(values) for character in self.excluded) else values
+        return None if any(part in value for part in self.excluded for value in values) else values
 
     @property
-    def excluded(self) -> str:
-        """Return what no value contains: a line break in a template of one line, a dot, a space in "{0} files"."""
+    def excluded(self) -> list[str]:
+        """Return what no value contains: separators that the template does not have, a space in "{0} files"."""
         text = "".join(self.fixed)
-        separators = "".join(mark for mark in "\n·" if mark not in text)
-        return separators + (" " if not self.fixed[0] and len(text.split()) < 2 else "")
+        one_word = not self.fixed[0] and len(text.split()) < 2
+        return [part for part in ("\n", " · ") if part not in text] + ([" "] if one_word else [])
 
 
 @functools.lru_cache(4096)
 def _find_template(text: str) -> tuple[str, list[str]] | None:
     """Return the translation and the values of the template that fits the text with the most fixed characters."""
-    exact, templates = read_templates("ja")
+    exact, templates = read_templates()
     if text in exact:
         return exact[text], []
     for template in templates:
@@ -189,16 +188,16 @@ def read_table(name: str) -> dict[str, str]:
 
 
 @functools.cache
-def read_templates(name: str) -> tuple[dict[str, str], list[Template]]:
+def read_templates() -> tuple[dict[str, str], list[Template]]:
     """Read the messages without values, and the templates, those with the most fixed characters first."""
     messages: dict[str, str] = {}
-    for path in sorted((FOLDER / name).glob("*.toml")):
+    for path in sorted((FOLDER / "ja").glob("*.toml")):
         if path.stem not in APART:
             messages |= read_table(path.stem)
-    exact = {english: japanese for english, japanese in messages.items() if not _VALUE.search(english)}
+    exact = {english: japanese for english, japanese in messages.items() if not re.search(_VALUE, english)}
     templates = []
     for english, japanese in messages.items():
-        fixed = tuple(_VALUE.split(english)[::2])  # the split gives text, number, text, number, …, text
+        fixed = tuple(re.split(_VALUE, english)[::2])  # the split gives text, number, text, number, …, text
         if len(fixed) > 1:
             templates.append(Template(fixed, japanese))
     return exact, sorted(templates, key=lambda template: -sum(map(len, template.fixed)))

@@ -106,15 +106,14 @@ class Log:
         self.peak_speed = max(self.peak_speed, speed)
         values |= {"tokens_per_second": speed * self.tokens_a_term, "peak_share": speed / self.peak_speed}
         self._write({"step": state.step, **values, **metrics})
-        words = [f"loss {loss:.4f}", *(f"{name.replace('_', ' ')} {value:.3f}" for name, value in metrics.items())]
-        words += [self._describe_speed(speed), f"{values['peak_share']:.0%} of peak", f"learning rate {rate:.1e}"]
-        shown = " · ".join(words)
+        parts = [f"loss {loss:.4f}", *_describe(metrics), self._describe_speed(speed)]
+        shown = " · ".join([*parts, f"{values['peak_share']:.0%} of peak", f"learning rate {rate:.1e}"])
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=translate(shown))
         elif self.console is not None and now - self._last_line_at >= LOG_SECONDS:
             self._last_line_at = now
             left = (self.steps - state.step) * state.seconds / state.step
-            self.info(" · ".join([f"step {state.step:,}/{self.steps:,}  {shown}", f"{left:,.0f} s left"]))
+            self.info(" · ".join([f"step {state.step:,}/{self.steps:,}", shown, f"{left:,.0f} s left"]))
 
     def _describe_speed(self, speed: float) -> str:
         if self.unit != "tokens" or self.tokens_a_term == 1:
@@ -144,7 +143,8 @@ class Log:
             words.append(f"{values['bits_per_byte']:.3f} bits per byte")
         words += [f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items()]
         self._write({"step": step, **values, **scores})
-        self.info(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
+        shown = f"step {step:,}: {', '.join(words)}"
+        self.info(f"{shown} (the best so far)" if best else shown)
 
     def _write(self, values: dict[str, float]) -> None:
         if self._file is None:
@@ -158,6 +158,10 @@ class Log:
         if self._tensorboard is not None:
             for key in values.keys() - {"step"}:
                 self._tensorboard.add_scalar(key, values[key], int(values["step"]))
+
+
+def _describe(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{name.replace('_', ' ')} {value:.3f}" for name, value in metrics.items()]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -228,16 +228,14 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         print(f"[{name}]")
         for key, value in table.items():
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
-    print()
-    for line in _describe(recipe, found):
+    for line in ("", *_plan_lines(recipe, found), "Nothing was trained."):
         print(translate(line))
 
 
-def _describe(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of the plan."""
+def _plan_lines(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
     megabyte = 1 << 20
     yield f"{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained."
-    yield from filter(None, (found["vocabulary"], _learning_rate_line(recipe)))
+    yield from (line for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
     yield f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data."
     yield from _data_lines(recipe, found)
     yield (
@@ -249,12 +247,12 @@ def _describe(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations."
     )
-    exists = ", which already contains a run: continue it with --resume" if found["out_exists"] else ""
-    yield f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}{exists}."
+    yield (
+        f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
+        f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}."
+    )
     if found["sample"]:
-        yield "A sample, with ⟦ ⟧ around what is learned:"
-        yield found["sample"]
-    yield "Nothing was trained."
+        yield f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}"
 
 
 def _data_lines(recipe: Recipe, found: dict[str, Any]) -> list[str]:
