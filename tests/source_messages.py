@@ -17,9 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = (  # in both languages already, data, figures and pages, answers of the server to programs
-    "lab/",
     "messages/",
-    "data/grammar/",
+    "nn/html_view.py",
     "training/example_sentences.py",
     "training/next_step.py",
     "doctor/example_texts.py",
@@ -27,7 +26,6 @@ ELSEWHERE = (  # in both languages already, data, figures and pages, answers of 
     "compare/picture.py",
     "model_diff/page.py",
     "model_diff/picture.py",
-    "nn/html_view.py",
     "probe/attention_figures.py",
     "probe/bilingual.py",
     "probe/confusion_figure.py",
@@ -57,6 +55,7 @@ ELSEWHERE = (  # in both languages already, data, figures and pages, answers of 
     "web/checks.py",
     "web/page.py",
 )
+ERRORS_ONLY = ("lab/", "data/grammar/")  # other texts are in both languages, or data
 NO_MESSAGES = {"Words", "Field", "Argument", "Option", "Typer", "Literal", "compile", "_limit"}  # calls
 NO_MESSAGE_NAMES = {"IGNORED", "KNOWN", "OR_MODEL", "PRECISION", "ADAPTER", "TYPES", "TARGETS", "EXAMPLES", "SAMPLE"}
 NO_MESSAGE_FUNCTIONS = {"_card", "usage_example"}  # model cards, commands
@@ -75,8 +74,10 @@ def collect_messages() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "chumoku").rglob("*.py")):
         name = path.relative_to(ROOT / "chumoku").as_posix()
-        if not name.startswith(ELSEWHERE):
-            for template in messages_of(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        errors = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+        for part in errors if name.startswith(ERRORS_ONLY) else [] if name.startswith(ELSEWHERE) else [tree]:
+            for template in messages_of(part):
                 found.setdefault(template, name)
     return found
 
