@@ -21,7 +21,7 @@ from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 
 JAPANESE = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff]")
-ENGLISH = re.compile(r"[A-Za-z]{2,},? [a-z]{2,},? [a-z]{2,}")  # three words in a row
+ENGLISH = re.compile(r"[A-Za-z]{2,} [a-z]{2,} [a-z]{2,}")  # three words in a row
 ERRORS = {  # command line → exit code
     ("generat",): 2,
     ("generate", "--foo"): 2,
