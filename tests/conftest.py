@@ -13,6 +13,7 @@ import pytest
 # One thread in this process and in those it starts: more would only disturb each other, and torch.set_num_threads does
 # not reach oneDNN's threads. Read when PyTorch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["CHUMOKU_LANG"] = "en"  # whatever the locale is
 
 import torch
 
@@ -23,6 +24,8 @@ from browser import OpenPage, Visit, open_browser, visit
 from bundles import chat_tokenizer, make_bundle
 from commands import Ask, command
 from hypothesis import settings
+
+from chumoku.messages import use_language
 
 gc.disable()  # until all tests are collected
 os.fsync = os.fstat  # also fails for what is not an open file, but does not wait for the disk
@@ -61,10 +64,11 @@ def process_settings() -> None:
     """Undo what a test before this one may have changed for the whole process.
 
     Where the processor has no bf16 instructions, PyTorch's first bf16 product switches oneDNN off, and float32 sums are
-    rounded otherwise from then on. Commands let a closed pipe end the process.
+    rounded otherwise from then on. Commands let a closed pipe end the process, and choose the language.
     """
     torch._C._set_mkldnn_enabled(True)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    use_language("en")
 
 
 @pytest.fixture(scope="module")

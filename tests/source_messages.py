@@ -2,9 +2,10 @@
 
     raise UsageError(f"{path} has {len(rows)} rows.")   →   "{0} has {1} rows."
     pluralize(number, "file")                           →   "{0} file" and "{0} files"
+    progress("reading", done, unit="pairs")             →   "Reading: {0}" and "{0} pairs"
 
-A message is a text of several words in a raise statement, in Problem(…) or in a call that prints, or a text anywhere
-that reads like a sentence. Docstrings, texts in both languages (Words) and the folders in ELSEWHERE are left out.
+A message is a text of several words. Left out are docstrings, texts in both languages (Words), help texts (they are in
+commands.toml, which other tests hold), the files in ELSEWHERE, and texts that are code or data.
 """
 
 from __future__ import annotations
@@ -15,11 +16,57 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ELSEWHERE = ("lab/", "data/grammar/", "messages/")  # in both languages already; sentences of data
-IN_BOTH_LANGUAGES = {"Words", "Field"}
-SPEAKING = {"Problem", "print", "say", "translate", "secho", "echo"}
+ELSEWHERE = (  # in both languages already, data, figures and pages, answers of the server to programs
+    "messages/",
+    "nn/html_view.py",
+    "training/example_sentences.py",
+    "training/next_step.py",
+    "doctor/example_texts.py",
+    "compare/page.py",
+    "compare/picture.py",
+    "model_diff/page.py",
+    "model_diff/picture.py",
+    "probe/attention_figures.py",
+    "probe/bilingual.py",
+    "probe/confusion_figure.py",
+    "probe/figures.py",
+    "probe/inline_modules.py",
+    "probe/page.py",
+    "probe/plot_style.py",
+    "server/app.py",
+    "server/assets.py",
+    "server/checkpoints.py",
+    "server/errors.py",
+    "server/file_reader.py",
+    "server/lab.py",
+    "server/look/",
+    "server/metrics.py",
+    "server/openai/",
+    "server/request_body.py",
+    "server/runs.py",
+    "server/security/connection.py",
+    "server/security/keys.py",
+    "server/security/login.py",
+    "server/security/middleware.py",
+    "server/state.py",
+    "server/streaming.py",
+    "server/translate.py",
+    "server/worker.py",
+    "web/checks.py",
+    "web/page.py",
+)
+ERRORS_ONLY = ("lab/", "data/grammar/")  # other texts are in both languages, or data
+NO_MESSAGES = {"Words", "Field", "Argument", "Option", "Typer", "Literal", "compile", "_limit"}  # calls
+NO_MESSAGE_NAMES = {"IGNORED", "KNOWN", "OR_MODEL", "PRECISION", "ADAPTER", "TYPES", "TARGETS", "EXAMPLES", "SAMPLE"}
+NO_MESSAGE_FUNCTIONS = {"_card", "usage_example"}  # model cards, commands
+STEPS = {"progress", "track"}  # calls with a step and its unit
 WORDS = re.compile(r"[A-Za-z]{2,}'?[,:;]? [A-Za-z{(]")
-SENTENCE = re.compile(r"^[A-Z{\"(].*\s.*[a-z}\")`][.?!:…]$", re.S)
+CODE = re.compile(
+    r"^(# |llama-cli |python |from chumoku|base_model|library_name|--wrap|blob |<[!hou]|\.about |!document)"
+    r"|os error|Invalid job id|Upload a model|^template text$|^own data$|which we compute|^the divisors of longrope"
+    r"|^[a-z]{2}( [a-z]{2,3}){6}"
+)
+FEWEST = 5  # letters of a message: "{0} of {1}" alone would fit too many texts
 
 
 def collect_messages() -> dict[str, str]:
@@ -27,33 +74,66 @@ def collect_messages() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted((ROOT / "chumoku").rglob("*.py")):
         name = path.relative_to(ROOT / "chumoku").as_posix()
-        if not name.startswith(ELSEWHERE):
-            for template in messages_of(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        errors = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+        for part in errors if name.startswith(ERRORS_ONLY) else [] if name.startswith(ELSEWHERE) else [tree]:
+            for template in messages_of(part):
                 found.setdefault(template, name)
     return found
 
 
-def messages_of(tree: ast.AST, speaking: bool = False) -> Iterator[str]:
-    """Yield the templates of a syntax tree. `speaking` tells that its texts are shown to the user."""
-    if isinstance(tree, ast.Expr) and isinstance(tree.value, ast.Constant):
-        return  # a docstring
+def messages_of(tree: ast.AST) -> Iterator[str]:
+    """Yield the templates of a syntax tree."""
+    if _has_none(tree):
+        return
     if isinstance(tree, ast.Call):
-        name = tree.func.attr if isinstance(tree.func, ast.Attribute) else getattr(tree.func, "id", "")
-        if name in IN_BOTH_LANGUAGES:
+        if _name(tree.func) in STEPS:
+            yield from _steps(tree)
             return
-        speaking = speaking or name in SPEAKING
-        if name == "pluralize":
+        if _name(tree.func) == "pluralize":
             yield from _plurals(tree)
-    speaking = speaking or isinstance(tree, ast.Raise)
     text, values = _template(tree)
-    if text is not None:
-        if WORDS.search(text) if speaking else SENTENCE.search(text) and WORDS.search(text):
-            yield text
-        for value in values:
-            yield from messages_of(value, speaking)
-    else:
+    if text is None:
         for child in ast.iter_child_nodes(tree):
-            yield from messages_of(child, speaking)
+            yield from messages_of(child)
+        return
+    letters = sum(character.isalpha() for character in text)
+    if letters >= FEWEST and WORDS.search(text) and not CODE.search(text):
+        yield text.strip()
+    for value in values:
+        yield from messages_of(value)
+
+
+def _has_none(tree: ast.AST) -> bool:
+    """Whether a syntax tree is a docstring, a type, or a text that the user does not see."""
+    match tree:
+        case ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Call(func=func):
+            return _name(func) in NO_MESSAGES
+        case ast.Subscript(value=value):
+            return _name(value) in NO_MESSAGES
+        case ast.Assign(targets=[target]):
+            return _name(target) in NO_MESSAGE_NAMES
+        case ast.FunctionDef(name=name):
+            return name in NO_MESSAGE_FUNCTIONS
+    return False
+
+
+def _name(tree: ast.AST) -> str:
+    return tree.attr if isinstance(tree, ast.Attribute) else getattr(tree, "id", "")
+
+
+def _steps(call: ast.Call) -> Iterator[str]:
+    """Yield the line of a step, and its unit after a number."""
+    texts = [_template(node) for node in [*call.args, *(keyword.value for keyword in call.keywords)]]
+    for text, values in texts[:3]:
+        if text and (not values or WORDS.search(text)):
+            yield f"{text[:1].upper()}{text[1:]}: {{{len(values)}}}"
+            break
+    unit = texts[-1][0]
+    if unit and len(texts) > 1:
+        yield f"{{0}} {unit}"
 
 
 def _plurals(call: ast.Call) -> Iterator[str]:

@@ -87,7 +87,7 @@ def test_a_translation_belongs_to_a_sentence_of_the_code() -> None:
         patch.setattr(api_reference, "translate", note)
         for name in ("keys", "commands", "errors", "api"):
             reference.GENERATORS[name]("ja")
-    assert set(used) == {file.stem for file in FOLDER.glob("*.toml")} - {"theme"}
+    assert set(used) - {"keys", "commands"} == {file.stem for file in FOLDER.glob("*.toml")} - {"theme"}
     for part in used:
         assert not set(read_translations(part)) - used[part], part
 

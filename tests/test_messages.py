@@ -11,7 +11,7 @@ from chumoku import messages
 
 VALUE = re.compile(r"\{(\d+)\}")
 MESSAGES = collect_messages()
-EXACT, TEMPLATES = messages.read_templates("ja")
+EXACT, TEMPLATES = messages.read_templates()
 TRANSLATED = EXACT | {
     "".join(f"{part}{{{i}}}" for i, part in enumerate(t.fixed[:-1])) + t.fixed[-1]: t.japanese for t in TEMPLATES
 }

@@ -56,7 +56,7 @@ def test_plain_lines_without_a_terminal() -> None:
     progress("training a bpe tokenizer on 7 characters")
     assert file.getvalue().splitlines() == [
         "Tokenizing: 1,234 tokens, 0 s.",
-        "Looking for near-duplicates: 3 of 18 rounds, 0 s.",
+        "Looking for near-duplicates: 3/18 rounds, 0 s.",
         "Training a bpe tokenizer on 7 characters: 0 s.",
     ]
 
@@ -76,7 +76,7 @@ def test_bar_is_removed_from_the_terminal() -> None:
         progress("tokenizing", 5, 10, "pairs")
         progress("tokenizing", 7, 10, "pairs")
         progress("reading")
-    assert "tokenizing 5 of 10 pairs" in file.getvalue()
+    assert "Tokenizing: 5/10 pairs" in file.getvalue()
     assert threading.active_count() == 1 or not any("rich" in str(one) for one in threading.enumerate())
 
 
@@ -121,9 +121,9 @@ def test_checked_files_are_reported_in_bytes(tmp_path: Path, monkeypatch: pytest
     progress, file = console_progress(terminal=False)
     first, second = text_files.compute_fingerprints([tmp_path / "a", tmp_path / "b"], progress)
     assert [line.partition(",")[0] for line in file.getvalue().splitlines()] == [
-        "Checking files: 7 of 16 bytes",
-        "Checking files: 11 of 16 bytes",
-        "Checking files: 16 of 16 bytes",
+        "Checking files: 7/16 bytes",
+        "Checking files: 11/16 bytes",
+        "Checking files: 16/16 bytes",
     ]
     assert first == {"path": str(tmp_path / "a"), "size": 11, "sha256": hashlib.sha256(b"x" * 11).hexdigest()}
     assert second["sha256"] == hashlib.sha256(b"y" * 5).hexdigest()
@@ -278,5 +278,5 @@ def test_dry_run_estimates_if_a_sample_takes_long(
     monkeypatch.setattr(planning, "measure_matmul_flops", lambda device, dtype: 1e6)
     planning.show(quick_recipe(tmp_path, "muon"))
     assert (
-        "(estimated from the speed of matrix products, because a sample would take too long" in capsys.readouterr().out
+        "(estimated from the speed of matrix products because a sample would take too long" in capsys.readouterr().out
     )

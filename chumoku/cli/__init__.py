@@ -35,10 +35,13 @@ from chumoku.cli import (
     train,
     translate,
 )
+from chumoku.cli.group import Group
+from chumoku.cli.shared import say
 from chumoku.errors import ChumokuError, NoTokenizerWarning
 
 app = typer.Typer(
     name="chumoku",
+    cls=Group,
     help="Build, train, run and look inside Transformers.",
     no_args_is_help=True,
     add_completion=False,
@@ -82,11 +85,11 @@ def main() -> None:
     try:
         app()
     except ChumokuError as error:
-        print(error, file=sys.stderr)
+        say(str(error), err=True)
         sys.exit(error.exit_code)
     except OSError as error:
-        print(f"{error.filename or 'A file'} could not be used: {error.strerror or error}.", file=sys.stderr)
+        say(f"{error.filename or 'A file'} could not be used: {error.strerror or error}.", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
+        say("Stopped.", err=True)
         sys.exit(130)

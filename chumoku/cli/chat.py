@@ -29,6 +29,7 @@ from chumoku.cli.shared import (
     model_path,
     open_pipeline,
     quiet_pipe,
+    say,
 )
 from chumoku.errors import LengthError
 
@@ -171,4 +172,4 @@ def show_reply(reply: Reply, as_json: bool) -> str:
 
 
 def note(sentence: str) -> None:
-    typer.echo(sentence, err=True)
+    say(sentence, err=True)

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, check_text, json_line, model_path, quiet_pipe
+from chumoku.cli.shared import (
+    KNOWN,
+    Adapter,
+    Device,
+    Precision,
+    check_text,
+    json_line,
+    model_path,
+    quiet_pipe,
+    say_aside,
+)
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +64,7 @@ def classify(
 def _print(pipeline: Pipeline, texts: list[str], top: int, as_json: bool) -> None:
     if not texts:
         return
-    found = pipeline.classify(texts, note=lambda sentence: typer.echo(sentence, err=True))
+    found = pipeline.classify(texts, note=say_aside)
     for text, labels in zip(texts, found, strict=True):
         if as_json and isinstance(labels, dict):
             print(json_line(text=text, labels=labels))

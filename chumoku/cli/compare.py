@@ -10,6 +10,7 @@ import typer
 
 from chumoku.cli.shared import Json, json_line
 from chumoku.errors import UsageError
+from chumoku.messages import choose, translate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,7 +99,7 @@ def compare(
         from chumoku.compare.estimate import estimate
 
         for line in estimate(request, folder, options, processes=processes):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(translate(line), markup=False, highlight=False, soft_wrap=True)
         return
     from chumoku.compare.run import run_comparison
 
@@ -120,10 +121,10 @@ def show(found: Compared, folder: Path, console: Console, *, as_json: bool) -> N
         console.print(TerminalTable(rows))
         console.print()
     for note in found.comparison.notes:
-        console.print(note.en, markup=False, highlight=False, soft_wrap=True)
+        console.print(choose(*note), markup=False, highlight=False, soft_wrap=True)
     for sentence in answer(*found):
-        console.print(sentence.en, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"The page: {page}", markup=False, highlight=False, soft_wrap=True)
+        console.print(choose(*sentence), markup=False, highlight=False, soft_wrap=True)
+    console.print(translate(f"The page: {page}"), markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_duration(text: str) -> float:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Json, json_line, model_path
+from chumoku.cli.shared import KNOWN, Adapter, Json, json_line, model_path, pad, say
+from chumoku.messages import heading
 from chumoku.safe_files import read_json
 
 if TYPE_CHECKING:
@@ -72,11 +73,11 @@ def export(source: str | Callable[[], Bundle], out: Path, *, kind: str | None, i
     if as_json:
         print(json_line(out=str(out), **{**asdict(page), "path": str(page.path)}))
         return
-    print(f"{out}: web, {page.precision}, {format_bytes(page.size)}")
+    say(f"{out}: web, {page.precision}, {format_bytes(page.size)}")
     for name, size in page.parts.items():
-        print(f"  {name:<28} {format_bytes(size):>12}")
-    print(*page.sentences, sep="\n")
-    print(f"Open it in a browser: {page.path.as_uri()}. It needs no server and sends nothing.")
+        print(f"  {pad(heading(name), 28)} {format_bytes(size):>12}")
+    say("\n".join(page.sentences))
+    say(f"Open it in a browser: {page.path.as_uri()}. It needs no server and sends nothing.")
 
 
 def print_report(out: Path, certificate_file: Path, certificate: Certificate) -> None:
@@ -85,9 +86,9 @@ def print_report(out: Path, certificate_file: Path, certificate: Certificate) ->
     print(f"{out}: {certificate.target}, {certificate.kind}")
     for name, entry in certificate.files.items():
         print(f"  {name:<28} {format_bytes(entry['bytes']):>12}")
-    print(certificate.sentence)
-    print(f"Versions and checksums are in {certificate_file}.")
-    print(f"Use it: {usage_example(out, certificate)}")
+    say(certificate.sentence)
+    say(f"Versions and checksums are in {certificate_file}.")
+    say(f"Use it: {usage_example(out, certificate)}")
 
 
 def usage_example(out: Path, certificate: Certificate) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Json, json_line, model_path
+from chumoku.cli.shared import KNOWN, Json, json_line, model_path, say
+from chumoku.messages import heading, translate
 
 if TYPE_CHECKING:
     from chumoku.models.config import ModelConfig
@@ -45,7 +46,7 @@ def count(
     else:
         show(model, config, counted)
         if assumed:
-            print(assumed)
+            say(assumed)
 
 
 def read_model(model: str, changes: list[str], vocabulary: int | None = None) -> tuple[ModelConfig, str]:
@@ -125,33 +126,32 @@ def show(name: str, config: ModelConfig, counted: Count) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{name}: {config.kind}, {counted.parameters:,} parameters", title_justify="left")
+    table = Table(title=translate(f"{name}: {config.kind}, {counted.parameters:,} parameters"), title_justify="left")
     for column, justify in (("part", "left"), ("parameters", "right"), ("share", "right"), ("arithmetic", "left")):
-        table.add_column(column, justify=justify, no_wrap=column != "arithmetic")  # type: ignore[arg-type]
+        table.add_column(heading(column), justify=justify, no_wrap=column != "arithmetic")  # type: ignore[arg-type]
     for part, numbers in counted.parts.items():
         if numbers.parameters:
             share = f"{numbers.parameters / counted.parameters:.1%}"
-            table.add_row(part, f"{numbers.parameters:,}", share, numbers.arithmetic)
+            table.add_row(heading(part), f"{numbers.parameters:,}", share, numbers.arithmetic)
     table.add_section()
-    table.add_row("total", f"{counted.parameters:,}", "100.0%", "")
+    table.add_row(heading("total"), f"{counted.parameters:,}", "100.0%", "")
     console = Console()
     console.print(table)
-    rows = Table.grid(padding=(0, 2))
     where = f"length {counted.length:,}"
-    if counted.active != counted.parameters:
-        rows.add_row("used by one token", f"{counted.active:,} parameters")
-    rows.add_row("forward", f"{counted.forward_flops / 1e6:,.1f} MFLOP per token at {where}")
-    rows.add_row("forward and backward", f"{counted.training_flops / 1e6:,.1f} MFLOP per token")
-    rows.add_row(
-        "memory, training",
-        f"{format_bytes(counted.training_bytes)} weights, gradients and Adam (float32) + about "
+    lines = {
+        "used by one token": f"{counted.active:,} parameters",
+        "forward": f"{counted.forward_flops / 1e6:,.1f} MFLOP per token at {where}",
+        "forward and backward": f"{counted.training_flops / 1e6:,.1f} MFLOP per token",
+        "memory, training": f"{format_bytes(counted.training_bytes)} weights, gradients and Adam (float32) + about "
         f"{format_bytes(counted.activation_bytes)} activations at {where}, batch {counted.batch:,}",
-    )
-    rows.add_row(
-        "memory, decoding",
-        f"{format_bytes(counted.weight_bytes)} weights ({counted.precision}) + "
+        "memory, decoding": f"{format_bytes(counted.weight_bytes)} weights ({counted.precision}) + "
         f"{format_bytes(counted.cache_bytes)} cache at {where}, batch {counted.batch:,}",
-    )
+    }
+    if counted.active == counted.parameters:
+        del lines["used by one token"]
+    rows = Table.grid(padding=(0, 2))
+    for name, line in lines.items():
+        rows.add_row(heading(name), translate(line))
     console.print(rows)
 
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chumoku.cli.shared import say
+from chumoku.messages import choose
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -40,7 +43,7 @@ def demo(
 
     recipe = load_recipe("demo", [f"train.out={out}", *_step_changes(steps), *_tokenizer_changes()])
     delete_old_run(out)
-    print(
+    say(
         f"A grammar generates {recipe.data.count:,} Japanese-English pairs; a new Transformer learns to translate them."
     )
     trained = train(recipe)
@@ -49,18 +52,18 @@ def demo(
 
     pipeline = chumoku.load(trained.last)
     test = split(recipe.data.count).test
-    print(f"\nTranslating {len(test):,} held-out sentences: known words in new combinations.")
+    say(f"\nTranslating {len(test):,} held-out sentences: known words in new combinations.")
     translations = pipeline.translate([pair.source for pair in test], beam=1)
     scores = score_translations(translations, [pair.target for pair in test], language="en")
     right = sum(one == pair.target for one, pair in zip(translations, test, strict=True)) / len(test)
-    print(f"BLEU {scores.bleu:.1f}, chrF {scores.chrf:.1f}, {right:.0%} exact matches.   ({scores.bleu_signature})")
+    say(f"BLEU {scores.bleu:.1f}, chrF {scores.chrf:.1f}, {right:.0%} exact matches.   ({scores.bleu_signature})")
 
     words, weights = translate_with_attention(pipeline, SOURCE)
     print(f"\n{SOURCE} → {pipeline.tokenizer.decode(words)}")
     names = [pipeline.tokenizer.decode([word]).strip() for word in words] + ["(end)"]
     keys = [*pipeline.source_tokenizer.pieces(SOURCE), "(end)"]
     print_attention(weights[-1], names, keys)
-    print("  (The encoder has already mixed the words: a particle may stand for the word before it.)")
+    say("  (The encoder has already mixed the words: a particle may stand for the word before it.)")
     path = draw_attention_maps(
         weights,
         queries=names,
@@ -69,11 +72,11 @@ def demo(
         title="Attention of each English word (mean over heads)",
         path=out / "attention.png",
     )
-    print(f"\nThe figure is {path} (above: its last block), the loss curve is {out / 'loss.png'}.")
+    say(f"\nThe figure is {path} (above: its last block), the loss curve is {out / 'loss.png'}.")
     show_shipped(out)
-    print(f'Next: chumoku translate {trained.last} "庭で花を植える", or your own sentence with similar words;')
-    print(f'chumoku look {trained.last} "{SOURCE}" draws its internals; chumoku serve {out} opens it in a browser;')
-    print(f"chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}; or train your own: see recipes/.")
+    say(f'Next: chumoku translate {trained.last} "庭で花を植える", or your own sentence with similar words;')
+    say(f'chumoku look {trained.last} "{SOURCE}" draws its internals; chumoku serve {out} opens it in a browser;')
+    say(f"chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}; or train your own: see recipes/.")
 
 
 def show_shipped(out: Path) -> None:
@@ -82,11 +85,11 @@ def show_shipped(out: Path) -> None:
     from chumoku.pretrained import installed_models
     from chumoku.probe.plot_style import draw_attention_maps
 
-    print("\nThe model trained just now knows only the words of its grammar.")
+    say("\nThe model trained just now knows only the words of its grammar.")
     if SHIPPED not in installed_models():
-        print(f"This installation has no translator {SHIPPED}, so ordinary sentences are not translated here.\n")
+        say(f"This installation has no translator {SHIPPED}, so ordinary sentences are not translated here.\n")
         return
-    print(f"The translator {SHIPPED}, which ships with chumoku, was trained earlier, on ordinary sentences:")
+    say(f"The translator {SHIPPED}, which ships with chumoku, was trained earlier, on ordinary sentences:")
     pipeline = chumoku.load(SHIPPED)
     for sentence, file in ORDINARY.items():
         translation, names, keys, weights = attention_between_words(pipeline, sentence)
@@ -94,16 +97,18 @@ def show_shipped(out: Path) -> None:
         if file is not None:
             titles, title = ["mean over layers and heads"], f"{SHIPPED}: attention of each English word"
             draw_attention_maps(weights[None], queries=names, keys=keys, titles=titles, title=title, path=out / file)
-    figures = " and ".join(str(out / file) for file in ORDINARY.values() if file is not None)
-    print(f"The figures {figures} show which words each word of {SHIPPED} attended to.\n")
+    figures = choose(" and ", "、").join(str(out / file) for file in ORDINARY.values() if file is not None)
+    say(f"The figures {figures} show which words each word of {SHIPPED} attended to.\n")
 
 
 def print_attention(weights: Tensor, names: list[str], keys: list[str]) -> None:
     """Print the two keys that each name attended to most, of weights [T, S]."""
     for name, row in zip(names, weights, strict=True):
         most = row.topk(2)
-        places = " and ".join(f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True))
-        print(f"  {name:<12} attended to {places}")
+        places = choose(" and ", "、").join(
+            f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True)
+        )
+        say(f"  {name:<12} attended to {places}")
 
 
 def delete_old_run(out: Path) -> None:
@@ -136,7 +141,7 @@ def _tokenizer_changes() -> list[str]:
     """Overrides for a character tokenizer if SudachiPy, which splits Japanese into words, is not installed."""
     if importlib.util.find_spec("sudachipy") is not None:
         return []
-    print("Japanese is split into characters; to split it into words: pip install 'chumoku[ja]'.")
+    say("Japanese is split into characters; to split it into words: pip install 'chumoku[ja]'.")
     return ["tokenizer.kind=character", "tokenizer.whole_words=false"]
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Context, Device, Json, json_line, model_path
+from chumoku.cli.shared import KNOWN, Context, Device, Json, json_line, model_path, say
 from chumoku.decoding.defaults import BEAM
 from chumoku.errors import UsageError
+from chumoku.messages import choose
 
 if TYPE_CHECKING:
     from chumoku.model_diff.results import ModelDiff
@@ -84,7 +85,7 @@ def diff(
         print(json_line(**found.as_dict(), written=list(map(str, written))))
     else:
         show(found)
-        print(f"\nWrote {', '.join(map(str, written))}.")
+        say(f"\nWrote {', '.join(map(str, written))}.")
 
 
 def _name(path: str, precision: str | None, adapter: Path | None) -> str:
@@ -124,7 +125,7 @@ def show(found: ModelDiff) -> None:
         print(f"{side}  {name}  ({model})")
     print()
     for words in answer(found):
-        print(words.en)
+        print(choose(*words))
     for rows in (
         measure_rows(found),
         change_rows(found, narrow=True),
@@ -140,10 +141,10 @@ def _print_table(rows: Rows) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=rows.title.en, title_justify="left")
+    table = Table(title=choose(*rows.title), title_justify="left")
     for words in rows.heads:
-        table.add_column(words.en, overflow="fold")
+        table.add_column(choose(*words), overflow="fold")
     for cells in rows.cells:
-        table.add_row(*(Text(cell if isinstance(cell, str) else cell.en) for cell in cells))
+        table.add_row(*(Text(cell if isinstance(cell, str) else choose(*cell)) for cell in cells))
     print()
     Console(markup=False, highlight=False).print(table)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chumoku.cli.shared import KNOWN, Json, Precision, json_line
+from chumoku.errors import pluralize
+from chumoku.messages import translate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,17 +39,19 @@ def doctor(
 
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     checks = [check for check in CHECKS if check.cheap or not quick]
-    with open_subject(
-        subject, changes or [], notify=lambda sentence: console.print(sentence, markup=False), precision=precision
-    ) as found:
+
+    def notify(sentence: str) -> None:
+        console.print(translate(sentence), markup=False)
+
+    with open_subject(subject, changes or [], notify=notify, precision=precision) as found:
         use_plain = found.recipe is not None and found.recipe.train.plain
         with plain(use_plain or plain_formulas()):
-            console.print(f"The model runs {describe_mode()}.", markup=False)
+            console.print(translate(f"The model runs {describe_mode()}."), markup=False)
             report = examine(found, checks=checks, on_check=lambda *done: print_check(console, *done))
     if as_json:
         print(json_line(patient=subject, **report.as_dict()))
     else:
-        console.print(summarize(report), markup=False)
+        console.print(translate(summarize(report)), markup=False)
     if report.broken:
         raise typer.Exit(1)
 
@@ -55,16 +59,18 @@ def doctor(
 def print_check(console: Console, check: Check, findings: list[Finding], skipped: str | None) -> None:
     """Print a line for a finished check, and its findings below."""
     sign = "–" if skipped is not None else "✗" if findings else "✓"
-    console.print(f"{sign} {check.name:<13} {f'skipped: {skipped}' if skipped else check.description}", markup=False)
+    text = translate(f"skipped: {skipped}" if skipped else check.description)
+    console.print(f"{sign} {check.name:<13} {text}", markup=False)
     for finding in findings:
-        console.print(f"    {finding.what}", markup=False)
-        console.print(f"    where: {finding.where} · sure: {finding.sure:.0%}", markup=False)
-        console.print(f"    to do: {finding.todo}", markup=False)
+        console.print(translate(f"    {finding.what}"), markup=False)
+        console.print(translate(f"    where: {finding.where} · sure: {finding.sure:.0%}"), markup=False)
+        console.print(translate(f"    to do: {finding.todo}"), markup=False)
 
 
 def summarize(report: Report) -> str:
     count = len(report.findings)
-    findings = "No findings" if count == 0 else f"{count} finding{'s' if count > 1 else ''}"
-    hint = "" if count == 0 or report.broken else ", none of them certainly a bug"
+    found = "No findings" if count == 0 else pluralize(count, "finding")
+    if count and not report.broken:
+        found = f"{found}, none of them certainly a bug"
     checks = len(report.passed) + len({finding.check for finding in report.findings})
-    return f"{findings}{hint}: {checks} checks in {report.seconds:.0f} s, {len(report.skipped)} skipped."
+    return f"{found}: {checks} checks in {report.seconds:.0f} s, {len(report.skipped)} skipped."

@@ -19,8 +19,11 @@ from chumoku.cli.shared import (
     model_path,
     open_pipeline,
     quiet_pipe,
+    say,
+    say_aside,
 )
 from chumoku.errors import UsageError, pluralize
+from chumoku.messages import heading
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,12 +74,12 @@ def embed(
     pipeline = open_pipeline(model, "encoder", device=device, precision=precision, adapter=adapter)
     from chumoku.decoding.embed import similarities
 
-    vectors = pipeline.embed(given, prompt=prompt, width=width, note=lambda sentence: typer.echo(sentence, err=True))
+    vectors = pipeline.embed(given, prompt=prompt, width=width, note=say_aside)
     alike = similarities(vectors)
     if as_json:
         print(json_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))
     elif len(given) == 1:
-        print(f"A vector of {vectors.shape[1]:,} numbers. Give two texts or more to compare them, or --json to see it.")
+        say(f"A vector of {vectors.shape[1]:,} numbers. Give two texts or more to compare them, or --json to see it.")
     else:
         show(given, alike)
 
@@ -101,10 +104,10 @@ def write_index(model: str, texts: list[str], file: Path | None, folder: Path, w
     from chumoku.search import build_index
 
     options: dict[str, Any] = {"width": width, "model_name": model_path(model)}
-    options["note"] = lambda sentence: typer.echo(sentence, err=True)
+    options["note"] = say_aside
     with ShowProgress(Console(stderr=True)) as progress:
         found = build_index(pipeline, itertools.chain(given, more), folder, **options, progress=progress)
-    print(f'{pluralize(len(found), "text")} in {folder}. Search: chumoku search {folder} "…"')
+    say(f'{pluralize(len(found), "text")} in {folder}. Search: chumoku search {folder} "…"')
 
 
 def show(texts: list[str], alike: Tensor) -> None:
@@ -115,12 +118,12 @@ def show(texts: list[str], alike: Tensor) -> None:
     table = Table()
     if len(texts) <= SQUARE:
         for column in ("", "text", *map(str, range(1, len(texts) + 1))):
-            table.add_column(column, justify="left" if column == "text" else "right", no_wrap=column != "text")
+            table.add_column(heading(column), justify="left" if column == "text" else "right", no_wrap=column != "text")
         for number, (text, row) in enumerate(zip(texts, alike.tolist(), strict=True), start=1):
             table.add_row(str(number), text, *(f"{value:.3f}" for value in row))
     else:
         for column in ("text", "nearest", "similarity"):
-            table.add_column(column, justify="right" if column == "similarity" else "left")
+            table.add_column(heading(column), justify="right" if column == "similarity" else "left")
         values, places = alike.clone().fill_diagonal_(-2).max(1)
         for text, value, place in zip(texts, values.tolist(), places.tolist(), strict=True):
             table.add_row(text, texts[place], f"{value:.3f}")

@@ -14,9 +14,10 @@ from chumoku.cli.evaluation_data import (
     read_translations,
     split_models,
 )
-from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, json_line, model_path
+from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, json_line, model_path, pad, say, say_aside
 from chumoku.decoding.defaults import BEAM
 from chumoku.errors import UsageError
+from chumoku.messages import choose, heading
 
 if TYPE_CHECKING:
     from chumoku.pipeline import Pipeline
@@ -114,7 +115,7 @@ def evaluate(
             found |= {"precision": precision, "stored": stored, "difference": difference(found, stored)}
     if found.get("skipped"):
         number = f"{found['skipped']:,} of {found['sentences'] + found['skipped']:,} sentences"
-        typer.echo(f"{number} were skipped, because they are longer than the model's context.", err=True)
+        say(f"{number} were skipped, because they are longer than the model's context.", err=True)
     if as_json:
         print(json_line(**found))
     else:
@@ -130,21 +131,24 @@ def show(found: dict[str, Any]) -> None:
     """Print a line for each number; with another precision also the stored one's number and the difference."""
     stored, changed = found.pop("stored", None), found.pop("difference", {})
     if stored is not None:
-        print(f"{'':<16} {found.pop('precision'):>12} {'as stored':>12} {'difference':>12}")
+        heads = " ".join(pad(heading(text), 12, left=True) for text in ("as stored", "difference"))
+        print(f"{'':<16} {found.pop('precision'):>12} {heads}")
     classes = found.pop("classes", {})
     for key, value in found.items():
-        name = f"{key.replace('_', ' '):<16}"
+        name = pad(heading(key.replace("_", " ")), 16)
         if key in changed:
             print(f"{name} {value:>12,.4f} {stored[key]:>12,.4f} {changed[key]:>+12,.4f}")
         elif isinstance(value, tuple):
             digits = 4 if key == "accuracy_interval" else 1  # as many as its score
-            print(f"{name} {value[0]:,.{digits}f} to {value[1]:,.{digits}f} (95 %)")
+            low, high = (f"{bound:,.{digits}f}" for bound in value)
+            print(f"{name} {choose(f'{low} to {high} (95 %)', f'{low} ～ {high}（95 %）')}")
         elif value is not None:
             print(f"{name} {f'{value:,.4f}' if isinstance(value, float) else value}")
 
     if classes:
         widest = min(40, max(map(len, classes)))
-        print(f"{'label':<{widest}} {'precision':>9} {'recall':>9} {'F1':>9} {'count':>9}")
+        heads = " ".join(pad(heading(text), 9, left=True) for text in ("precision", "recall", "F1", "count"))
+        print(f"{pad(heading('label'), widest)} {heads}")
     for label, score in classes.items():
         numbers = " ".join(f"{score[key]:>9.4f}" for key in ("precision", "recall", "f1"))
         print(f"{label:<{widest}} {numbers} {score['count']:>9,}")
@@ -169,10 +173,10 @@ def _labels(pipeline: Pipeline, files: list[str], columns: str | None, plot: Pat
             predicted = [[word.tag for word in words] for words in tags]
         else:
             texts = [example.text for example in examples]
-            found = classify.classify(pipeline.model, texts, note=lambda line: typer.echo(line, err=True), **options)
+            found = classify.classify(pipeline.model, texts, note=say_aside, **options)
             predicted = [[next(iter(labels))] for labels in found]
     for line in report.lines() if report.dropped else ():
-        typer.echo(line, err=True)
+        say(line, err=True)
     right = [example.labels for example in examples]
     score = score_labels(predicted, right, pipeline.config.labels or (), tagged=tagged)
     if plot is not None:
@@ -180,7 +184,7 @@ def _labels(pipeline: Pipeline, files: list[str], columns: str | None, plot: Pat
 
         what = "words" if tagged else "texts"
         title = f"accuracy {score.accuracy:.1%} of {score.count:,} {what}"
-        typer.echo(f"Drawn: {draw_confusion(score.confusion, score.labels, plot, title=title)}", err=True)
+        say(f"Drawn: {draw_confusion(score.confusion, score.labels, plot, title=title)}", err=True)
     return score.as_dict()
 
 
@@ -203,7 +207,7 @@ def _vectors(pipeline: Pipeline, files: list[str], columns: str, width: int | No
 
     def embed(texts: list[str], prompt: Any) -> Any:
         chosen = choose_prompt(pipeline, prompt)
-        return pipeline.embed(texts, prompt=chosen, width=width, note=lambda sentence: typer.echo(sentence, err=True))
+        return pipeline.embed(texts, prompt=chosen, width=width, note=say_aside)
 
     places = tuple(int(part) if part.strip().isdecimal() else part.strip() for part in columns.split(","))
     if len(places) == 2:
@@ -268,7 +272,7 @@ def _translations(
         save.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     found = _score(translations, references, language, tokenized)
     if found["bleu"] < POOR and seems_swapped(translations, sources=sources, references=references):
-        typer.echo(f"Source and target seem to be swapped: {_swap_advice(files, columns)}", err=True)
+        say(f"Source and target seem to be swapped: {_swap_advice(files, columns)}", err=True)
     return {**found, "skipped": len(every) - len(pairs)}
 
 

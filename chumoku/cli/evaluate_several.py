@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from chumoku.cli.evaluation_data import is_translations, read_test_pairs, read_translations
-from chumoku.cli.shared import model_path
+from chumoku.cli.shared import model_path, say
 from chumoku.errors import UsageError, pluralize
+from chumoku.messages import heading
 
 if TYPE_CHECKING:
     from chumoku.evaluation.model_pairs import ModelPair
@@ -125,7 +124,7 @@ def _compare_translations(
     }
     if len(used) < len(references):
         number = f"{len(references) - len(used):,} of {len(references):,} sentences"
-        typer.echo(f"{number} were skipped, because they are longer than a model's context.", err=True)
+        say(f"{number} were skipped, because they are longer than a model's context.", err=True)
     return _report(scores, compare_translations(chosen, right, language=language, tokenized=tokenized))
 
 
@@ -154,13 +153,13 @@ def show_several(found: dict[str, Any]) -> None:
     from rich.text import Text
 
     table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("model", overflow="fold")
+    table.add_column(heading("model"), overflow="fold")
     columns = [key for key, value in next(iter(found["models"].values())).items() if isinstance(value, float | int)]
     for key in columns:
-        table.add_column(key.replace("_", " "), justify="right")
+        table.add_column(heading(key.replace("_", " ")), justify="right")
     for name, score in found["models"].items():
         values = (f"{score[key]:,.4f}" if isinstance(score[key], float) else f"{score[key]:,}" for key in columns)
         table.add_row(Text(name), *values)
     Console().print(table)
     for pair in found["pairs"]:
-        print(pair["answer"])
+        say(pair["answer"])

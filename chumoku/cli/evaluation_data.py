@@ -7,8 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from chumoku.cli.shared import say
 from chumoku.pretrained import NAMES
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def read_test_pairs(files: list[str], columns: tuple[str | int, str | int]) -> l
 
     pairs, report = read_pairs(files, columns=columns, cleaning=Cleaning(1 << 20, float("inf"), duplicates=True))
     for line in report.lines() if report.dropped else ():
-        typer.echo(line, err=True)
+        say(line, err=True)
     return pairs
 
 

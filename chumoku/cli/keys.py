@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from chumoku.cli.shared import Json, json_line, quiet_pipe
+from chumoku.cli.shared import Json, json_line, quiet_pipe, say
+from chumoku.messages import from_table
 
 
 def keys(
@@ -25,4 +26,5 @@ def keys(
         print(json_line(keys=[key._asdict() for key in found]))
         return
     for key in found:
-        print(f"{key.name}  ({key.type}; default {key.default})\n    {key.meaning}")
+        say(f"{key.name}  ({key.type}; default {key.default})")
+        print(f"    {from_table(key.meaning, 'keys')}")

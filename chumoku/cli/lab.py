@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import Json, json_line
+from chumoku.cli.shared import Json, json_line, pad, say
 from chumoku.errors import UsageError, pluralize
+from chumoku.messages import choose, heading, translate
 
 if TYPE_CHECKING:
     from chumoku.lab.experiment import Budget
@@ -42,10 +43,11 @@ def list_claims(context: typer.Context, out: Out = None, as_json: Json = False) 
         print(json_line(claims=rows))
         return
     for row in rows:
-        print(f"{row['id']:<16} {', '.join(row['notes']):<14} {row['verdict'] or '':<16} {row['title']['en']}")
+        verdict = pad(heading(row["verdict"] or ""), 16)
+        print(f"{row['id']:<16} {', '.join(row['notes']):<14} {verdict} {choose(**row['title'])}")
     if any(row["verdict"] for row in rows):
-        print(f"Verdicts: {out}{', a short run' * (out == SHORT)}.")
-    print(f"{len(rows)} claims. Run one: chumoku lab run skip. Run all: chumoku lab run all.")
+        say(f"Verdicts: {out}, a short run." if out == SHORT else f"Verdicts: {out}.")
+    say(f"{len(rows)} claims. Run one: chumoku lab run skip. Run all: chumoku lab run all.")
 
 
 @app.command()
@@ -84,13 +86,13 @@ def run(
     else:
         print(format_results(results))
         if any(result.verdict == NOT_JUDGED for result in results):
-            print(
+            say(
                 "Not judged: the models were trained for less than the full time. Run without --quick and --budget to\n"
                 "get a verdict."
                 if work.scale < 1
                 else "Not judged: not seen to hold, but no 95 % interval over the seeds refutes it."
             )
-        print(f"Report with all results: {page}")
+        say(f"Report with all results: {page}")
     if any(result.verdict == runner.FAILED for result in results):
         raise typer.Exit(1)
 
@@ -141,18 +143,20 @@ def run_with_progress(ids: list[str], budget: Budget, out: Path, *, quiet: bool)
     console = Console(stderr=True, soft_wrap=True)
     with Progress(*columns, console=console, transient=True) as bar:
         finished: list[str] = []
-        task = bar.add_task(f"0 of {pluralize(len(ids), 'claim')}", total=sum(expected.values()))
+        task = bar.add_task(f"0/{translate(pluralize(len(ids), 'claim'))}", total=sum(expected.values()))
 
         def progress(id: str, result: Result | None) -> None:
             finished.extend([] if result is None else [id])
             running = f", {id}" if result is None else ""
-            bar.update(task, description=f"{len(finished)} of {pluralize(len(ids), 'claim')}{running}")
+            bar.update(task, description=f"{len(finished)}/{translate(pluralize(len(ids), 'claim'))}{running}")
             if result is None:
                 return
             bar.advance(task, expected[id])
             if not quiet:
                 bar.console.print(
-                    f"{id:<16} {result.verdict:<16} {result.seconds:6.1f} s", markup=False, highlight=False
+                    f"{id:<16} {pad(heading(result.verdict), 16)} {result.seconds:6.1f} s",
+                    markup=False,
+                    highlight=False,
                 )
 
         return processes.run(ids, budget, out, progress)
@@ -162,23 +166,24 @@ def format_results(results: list[Result]) -> str:
     """Details of up to five claims (of more, only of those that failed), and the number of each verdict."""
     lines: list[str] = []
     for result in results if len(results) <= 5 else [r for r in results if r.error]:
-        lines += ["", f"{result.id}: {result.verdict}"]
+        lines += ["", f"{result.id}: {heading(result.verdict)}"]
         if result.claim is not None:
-            lines.append(f"  claim    {result.claim.stated.en}")
+            lines.append(f"  {pad(heading('claim'), 8)} {choose(*result.claim.stated)}")
         outcome: Any = result.outcome
         if outcome is None:
             lines.append(f"  {result.error}")
             continue
         if outcome.when is not None and result.verdict == "holds only when":
-            lines.append(f"  when     {outcome.when.en}")
-        lines.append(f"  found    {outcome.summary.en}")
+            lines.append(f"  {pad(heading('when'), 8)} {choose(*outcome.when)}")
+        lines.append(f"  {pad(heading('found'), 8)} {choose(*outcome.summary)}")
         if outcome.correction is not None:
-            lines.append(f"  the note says {outcome.correction.note}; correct is {outcome.correction.true}")
+            note, true = outcome.correction.note, outcome.correction.true
+            lines.append(translate(f"  the note says {note}; correct is {true}"))
     counts: dict[str, int] = {}
     for result in results:
         counts[result.verdict] = counts.get(result.verdict, 0) + 1
     total = ", ".join(
-        f"{number} {verdict if number == 1 else PLURAL.get(verdict, verdict)}"
+        f"{number} {heading(verdict if number == 1 else PLURAL.get(verdict, verdict))}"
         for verdict, number in sorted(counts.items())
     )
-    return "\n".join([*lines, "", f"{pluralize(len(results), 'claim')}: {total}."])
+    return "\n".join([*lines, "", f"{translate(pluralize(len(results), 'claim'))}: {total}."])

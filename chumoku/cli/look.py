@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, check_text, json_line, model_path
+from chumoku.cli.shared import KNOWN, Adapter, Device, Json, Precision, check_text, json_line, model_path, say
 from chumoku.errors import UsageError, pluralize
 from chumoku.inspect_prompt import MOST, generated_text, question
+from chumoku.messages import heading
 
 if TYPE_CHECKING:
     from chumoku.pipeline import Pipeline
@@ -55,8 +56,8 @@ def look(
         return
     print_words(snapshot, texts["output"])
     for notice, _ in notices:
-        print(f"\n{notice}")
-    print(f"\nWrote {page} and {pluralize(len(plots), 'plot')} in the same folder.")
+        say(f"\n{notice}")
+    say(f"\nWrote {page} and {pluralize(len(plots), 'plot')} in the same folder.")
 
 
 def check_options(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
@@ -106,7 +107,7 @@ def print_words(snapshot: Snapshot, text: str) -> None:
     if text:
         print(text)
     columns = snapshot.attended_names
-    table = Table("after", "token", "five best", "attended to (mean over layers and heads)")
+    table = Table(*map(heading, ("after", "token", "five best", "attended to (mean over layers and heads)")))
     for word in snapshot.words:
         best = "  ".join(f"{one.name} {format_percent(one.probability)}" for one in word.candidates)
         looked = "  ".join(f"{columns[column]} {format_percent(weight)}" for column, weight in word.looked)
@@ -114,4 +115,4 @@ def print_words(snapshot: Snapshot, text: str) -> None:
     if snapshot.words:
         Console(markup=False, highlight=False).print(table)
         if explanation := explain_space(name for _, name in (*snapshot.source, *snapshot.tokens)):
-            print(explanation)
+            say(explanation)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Device, open_pipeline
+from chumoku.cli.shared import KNOWN, Device, open_pipeline, say, say_aside
 from chumoku.errors import UsageError, pluralize
 from chumoku.partial_output import incomplete_folder, remove_leftovers
 
@@ -42,13 +42,13 @@ def mine(
     with ShowProgress(Console(stderr=True)) as progress:
         pairs = [(row[0], row[1]) for row in rows]
         options: dict[str, Any] = {"count": negatives, "margin": margin, "progress": progress}
-        found = mine_negatives(pipeline, pairs, **options, note=lambda sentence: typer.echo(sentence, err=True))
+        found = mine_negatives(pipeline, pairs, **options, note=say_aside)
     cells = ("\t".join(" ".join(text.split()) for text in triplet) for triplet in found)
     with incomplete_folder(out) as folder:
         remove_leftovers(folder)
         working = folder / "triplets.tsv"
         working.write_text("".join(f"{line}\n" for line in cells), encoding="utf-8")
         working.replace(out)
-    print(
+    say(
         f"{pluralize(len(found), 'triplet')} of {pluralize(len(rows), 'pair')} in {out}. Train with data.columns=0,1,2."
     )

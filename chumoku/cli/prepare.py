@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chumoku.messages import translate
+
 if TYPE_CHECKING:
     from chumoku.text.progress import Progress
 
@@ -50,7 +52,7 @@ def prepare(
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(json.dumps(found, ensure_ascii=False, indent=1), encoding="utf-8")
         lines.append(f"The report is in {report}.")
-    print(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines))
+    print(json.dumps(found, ensure_ascii=False) if as_json else translate("\n".join(lines)))
 
 
 def _text(

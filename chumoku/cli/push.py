@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chumoku.cli.shared import Json, json_line
+from chumoku.cli.shared import Json, json_line, say
 
 
 def push(
@@ -28,6 +28,8 @@ def push(
     for name, size in found.files.items():
         print(f"  {name:<28} {format_bytes(size):>12}")
     certified = "certificate.json" in found.files
-    print(
-        f"Published at {found.url}" + ("." if certified else ", without a certificate: `chumoku convert` writes one.")
+    say(
+        f"Published at {found.url}."
+        if certified
+        else f"Published at {found.url}, without a certificate: `chumoku convert` writes one."
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import ipaddress
-import sys
 import typing
 from collections.abc import Callable
 from dataclasses import fields
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Device, Precision
+from chumoku.cli.shared import KNOWN, Device, Precision, say_aside
 from chumoku.errors import MissingExtraError, UsageError
 from chumoku.pretrained import NAMES, installed_models
 from chumoku.server.security.limits import Limits
@@ -79,10 +78,10 @@ def serve(
         lab=lab or (None if runs is None else runs / "lab"),
     )
     address = f"{f'[{host}]' if ':' in host else host}:{listening_socket.getsockname()[1]}"
-    print(f"{', '.join(list_names(state.models))} at http://{address}", file=sys.stderr, flush=True)
+    say_aside(f"{', '.join(list_names(state.models))} at http://{address}")
     for name, served in state.models.items():
         if served.chat_notice:
-            print(f"{name}: {served.chat_notice}", file=sys.stderr, flush=True)
+            say_aside(f"{name}: {served.chat_notice}")
     run_server(state, listening_socket)
 
 

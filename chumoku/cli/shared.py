@@ -12,6 +12,7 @@ import typer
 
 from chumoku.decoding.defaults import MIN_P, TEMPERATURE, TOP_P
 from chumoku.errors import UsageError
+from chumoku.messages import translate
 from chumoku.pretrained import NAMES
 
 if TYPE_CHECKING:
@@ -64,6 +65,24 @@ Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
+def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Print a message in the user's language; results, JSON and what a model generates are printed as they are."""
+    print(translate(text), file=sys.stderr if err else sys.stdout, end=end, flush=err)
+
+
+def say_aside(text: str) -> None:
+    """Print a message to stderr, in the user's language."""
+    say(text, err=True)
+
+
+def pad(text: str, width: int, *, left: bool = False) -> str:
+    """The text with spaces up to a width in columns of a terminal, where Japanese characters take two each."""
+    from rich.cells import cell_len
+
+    spaces = " " * (width - cell_len(text))
+    return spaces + text if left else text + spaces
+
+
 def model_path(model: str, adapter: Path | None = None) -> str:
     """The path of a model; for a run's folder, of the model in it. A wrong path is refused before torch is imported."""
     from chumoku.model_path import check_model, resolve_run
@@ -71,7 +90,7 @@ def model_path(model: str, adapter: Path | None = None) -> str:
     found = str(resolve_run(model))
     check_model(found, adapter)
     if found != model and Path(found).name == "best":
-        typer.echo(f"{model} has no last/ yet, because its run is not finished; using {found}.", err=True)
+        say(f"{model} has no last/ yet, because its run is not finished; using {found}.", err=True)
     return found
 
 
@@ -92,7 +111,7 @@ def open_pipeline(
 
     pipeline = chumoku.load(path, device=device, precision=precision, adapter=adapter, context=context)
     if plain_formulas():
-        typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Unset it for the fast kernels.", err=True)
+        say("Running the plain formulas, because CHUMOKU_PLAIN is set. Unset it for the fast kernels.", err=True)
     found = pipeline.config.kind
     if pipeline.config.labels is not None and kind == "decoder":
         raise UsageError(f"{model} has the head '{pipeline.config.head}': {LABEL_ABILITY}.")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import Json
+from chumoku.cli.shared import Json, say
+from chumoku.messages import heading, translate
 
 if TYPE_CHECKING:
     from chumoku.text import Tokenizer
@@ -67,13 +68,13 @@ def _tokenize(text: str, paths: list[str], as_json: bool) -> None:
 
     table = Table(title=text, title_justify="left", show_lines=True)
     for column in ("tokenizer", "kind", "tokens", "pieces", "ids"):
-        table.add_column(column, overflow="fold", justify="right" if column == "tokens" else "left")
+        table.add_column(heading(column), overflow="fold", justify="right" if column == "tokens" else "left")
     for row in rows:
         pieces, numbers = " | ".join(row["pieces"]), " ".join(map(str, row["ids"]))
         table.add_row(row["tokenizer"], row["kind"], str(row["count"]), pieces, numbers)
     Console(markup=False).print(table)
     if explanation := explain_space(piece for row in rows for piece in row["pieces"]):
-        print(explanation)
+        say(explanation)
 
 
 def _train(kind: str, files: list[str], vocabulary: int, save: Path) -> None:
@@ -90,7 +91,7 @@ def _train(kind: str, files: list[str], vocabulary: int, save: Path) -> None:
     with ShowProgress(Console(stderr=True)) as progress:
         tokenizer = train(corpus.documents(), kind=kind, vocabulary=vocabulary, progress=progress)  # type: ignore[arg-type]
     tokenizer.save(save)
-    print(f"A {tokenizer.kind} tokenizer with {tokenizer.size:,} tokens was saved to {save}.")
+    say(f"A {tokenizer.kind} tokenizer with {tokenizer.size:,} tokens was saved to {save}.")
 
 
 def compare_kinds(file: Path, vocabulary: int) -> list[dict[str, Any]]:
@@ -142,13 +143,13 @@ def _print(rows: list[dict[str, Any]], as_json: bool, *, title: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=translate(title), title_justify="left")
     columns = ("kind", "vocabulary", "tokens/character", "characters/s", "unknown", "note")
     for column in columns if any("note" in row for row in rows) else columns[:-1]:
-        table.add_column(column, justify="left" if column in ("kind", "note") else "right")
+        table.add_column(heading(column), justify="left" if column in ("kind", "note") else "right")
     for row in rows:
         if "note" in row:
-            table.add_row(row["kind"], "", "", "", "", row["note"])
+            table.add_row(row["kind"], "", "", "", "", translate(row["note"]))
         else:
             numbers = (f"{row['vocabulary']:,}", f"{row['tokens_per_character']:.3f}")
             table.add_row(row["kind"], *numbers, f"{row['characters_per_second']:,}", f"{row['unknown']:.2%}")

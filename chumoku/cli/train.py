@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chumoku.cli.shared import say
 from chumoku.errors import ChumokuError
+from chumoku.messages import translate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +74,7 @@ def message_on_sigterm() -> Iterator[None]:
     """Say that SIGTERM ended the command, inside the block; while it takes steps, the run handles the signal itself."""
 
     def stop(number: int, frame: object) -> None:
-        print("Stopped by SIGTERM.", file=sys.stderr)
+        say("Stopped by SIGTERM.", err=True)
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, stop)
@@ -88,11 +89,14 @@ def check_before_training(data: TrainingData, model: Model, console: Console) ->
     from chumoku.doctor import is_quickly_checked, run_quick_checks
 
     if not is_quickly_checked(model):
-        console.print("The doctor checks only the data: this model is large. `chumoku doctor` checks the model too.")
-    with console.status("The doctor checks the model and the corpus …"):
+        console.print(
+            translate("The doctor checks only the data: this model is large. `chumoku doctor` checks the model too.")
+        )
+    with console.status(translate("The doctor checks the model and the corpus …")):
         findings = run_quick_checks(data, model)
     for one in findings:
-        console.print(f"The doctor: {one.what} ({one.where}; sure: {one.sure:.0%}) {one.todo}", markup=False)
+        line = f"The doctor: {one.what} ({one.where}; sure: {one.sure:.0%}) {one.todo}"
+        console.print(translate(line), markup=False)
     broken = [one.check for one in findings if one.broken]
     if broken:
         raise ChumokuError(

@@ -23,9 +23,12 @@ from chumoku.cli.shared import (
     model_path,
     open_pipeline,
     quiet_pipe,
+    say,
+    say_aside,
 )
 from chumoku.decoding.defaults import BEAM, LARGEST_PENALTY, LENGTH_PENALTY
 from chumoku.errors import UsageError, pluralize
+from chumoku.messages import translate as in_language
 from chumoku.safe_files import check_file
 
 if TYPE_CHECKING:
@@ -122,7 +125,7 @@ def _translate_input(run: Translate, as_json: bool) -> None:
     from chumoku.decoding.translate_file import read_line_batches, translate_lines
 
     if sys.stdin.isatty():
-        typer.echo("One text per line; Ctrl-D ends.", err=True)
+        say("One text per line; Ctrl-D ends.", err=True)
     first = 0
     for lines in read_line_batches(sys.stdin.buffer, most=AT_ONCE):  # type: ignore[arg-type]
         show(lines, translate_lines(lines, run, first=first), as_json)
@@ -145,7 +148,7 @@ def _translate_file(
             lines = translate_file(file, out, run, job=job, empty=empty, progress=display)
         except KeyboardInterrupt:
             display.close()
-            typer.echo(
+            say(
                 f"Stopped after {display.done:,} of {pluralize(display.total, 'line')}. "
                 "Run the same command to continue.",
                 err=True,
@@ -155,7 +158,7 @@ def _translate_file(
     if as_json:
         print(json_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
-        print(f"{pluralize(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
+        say(f"Wrote {pluralize(lines, 'line')} to {out}.")
 
 
 class ProgressDisplay:
@@ -183,11 +186,11 @@ class ProgressDisplay:
         self.done, self.total = done, total
         rate = (done - self.first) / max(time.monotonic() - self.start, 1e-9)
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done, description=f"{rate:,.1f} lines/s")
+            self._bar.update(self._bar.task_ids[0], completed=done, description=in_language(f"{rate:,.1f} lines/s"))
         elif time.monotonic() - self.last_line > QUIET_SECONDS:
             self.last_line = time.monotonic()
             left = format_duration((total - done) / max(rate, 1e-9))
-            self.console.print(f"{done:,}/{total:,} lines, {rate:,.1f} lines/s, {left} left", highlight=False)
+            say_aside(f"{done:,}/{total:,} lines, {rate:,.1f} lines/s, {left} left")
 
     def close(self) -> None:
         if self._bar is not None:
@@ -199,7 +202,7 @@ class ProgressDisplay:
 
         self.first, self.start = done, time.monotonic()
         if done:
-            self.console.print(f"Continuing after line {done:,} of {total:,}.", highlight=False)
+            say_aside(f"Continuing after line {done:,} of {total:,}.")
         if self.console.is_terminal:
             self._bar = start_progress_bar(self.console, total=total, done=done)
 

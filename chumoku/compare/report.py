@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from chumoku.compare.jobs import Job, read_result
+from chumoku.messages import translate
 from chumoku.text.progress import ShowProgress
 
 
@@ -32,7 +33,7 @@ class Report:
         if self._console is None:
             return
         try:
-            self._console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(translate(sentence), markup=False, highlight=False, soft_wrap=True)
         except (OSError, SystemExit):  # rich exits when the pipe is closed; the comparison continues
             self._console = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +13,7 @@ from rich.text import Text
 from chumoku.compare.answer import detectable_difference, format_interval, format_signed, short_names
 from chumoku.compare.results import Arm, Comparison, Metric
 from chumoku.compare.verdicts import Decision, PairVerdict
+from chumoku.messages import choose
 from chumoku.probe.bilingual import Words
 
 VERDICTS = {
@@ -123,25 +125,27 @@ def _pair_cells(pair: PairVerdict, names: dict[str, str], decision: Decision) ->
 
 @dataclass(frozen=True)
 class TerminalTable:
-    """The table for a terminal, in English, without empty columns and with those that fit its width."""
+    """The table for a terminal, in its language, without empty columns and with those that fit its width."""
 
     rows: Rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         heads, cells = self.rows.heads, self.rows.cells
         widths = {
-            column: max(len(words.en) for words in (heads[column], *(row[column] for row in cells)))
+            column: max(cell_len(choose(*words)) for words in (heads[column], *(row[column] for row in cells)))
             for column in range(len(heads))
             if any(row[column].en != "–" for row in cells)
         }
         for column in self.rows.optional:
             if sum(widths.values()) + 2 * len(widths) > options.max_width:
                 widths.pop(column, None)
-        table = Table(title=self.rows.title.en, title_justify="left", box=None, header_style="dim", pad_edge=False)
+        table = Table(
+            title=choose(*self.rows.title), title_justify="left", box=None, header_style="dim", pad_edge=False
+        )
         for column in widths:
             table.add_column(
-                heads[column].en, justify="right" if column else "left", no_wrap=column > 0, overflow="fold"
+                choose(*heads[column]), justify="right" if column else "left", no_wrap=column > 0, overflow="fold"
             )
         for row in cells:
-            table.add_row(*(Text(row[column].en) for column in widths))
+            table.add_row(*(Text(choose(*row[column])) for column in widths))
         yield table

@@ -130,13 +130,13 @@ def _encode(
     """Encode the pairs, then the reversed pairs if there are two languages to translate `into`."""
     entries = {}
     for side, tokenizer in sides.items():
-        step = f"tokenizing the {side} side ({path.name})"
         with RaggedArrayWriter(path.with_name(f"{path.name}-{side}"), dtype_for(tokenizer.size)) as writer:
             for direction, language in enumerate(into):
                 place = Pair._fields.index(side) ^ direction
                 tag = language if side == "source" else None
                 for start in range(0, len(pairs), BATCH):
-                    progress(step, direction * len(pairs) + start, len(into) * len(pairs), "pairs")
+                    done, total = direction * len(pairs) + start, len(into) * len(pairs)
+                    progress(f"tokenizing the {side} side ({path.name})", done, total, "pairs")
                     texts = groupby(pair[place] for pair in pairs[start : start + BATCH])  # copies are neighbors
                     counted = [(text, len(list(copies))) for text, copies in texts]
                     source = side == "source"

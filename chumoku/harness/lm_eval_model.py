@@ -29,6 +29,7 @@ from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import LengthError, UnknownArgumentError, UsageError, did_you_mean
 from chumoku.evaluation.token_scores import score_continuations
+from chumoku.messages import translate
 from chumoku.models.model import DecoderModel
 from chumoku.pipeline import load
 from chumoku.text.progress import ShowProgress
@@ -68,7 +69,8 @@ class ChumokuLM(TemplateLM):  # type: ignore[misc]
         if path is None:
             raise UsageError("Say which model to score, with: --model_args path=MODEL.")
         if device == HARNESS_DEVICE and not torch.cuda.is_available():
-            print(f"PyTorch finds no GPU ({device}); the model runs on the CPU.", file=sys.stderr)
+            line = f"PyTorch finds no GPU ({device}); the model runs on the CPU."
+            print(translate(line), file=sys.stderr)
             device = "cpu"
         pipeline = load(str(path), device=device, precision=precision, adapter=adapter, context=context)
         if not isinstance(pipeline.model, DecoderModel) or not pipeline.config.predicts_tokens:

@@ -187,9 +187,9 @@ def compare_scores(metric: Metric, a: Scores, b: Scores) -> Measure:
 
 
 def _add_name(progress: Progress, name: str) -> Progress:
-    """The same progress, with the name of a model after each step."""
+    """The same progress, with the name of a model before each step."""
 
     def show(step: str, done: int | None = None, total: int | None = None, unit: str = "") -> object:
-        return progress(f"{step} {name}", done, total, unit)
+        return progress(f"{name}: {step[:1].upper()}{step[1:]}", done, total, unit)
 
     return show

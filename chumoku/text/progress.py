@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
+from chumoku.messages import translate
+
 Progress = Callable[..., object]  # (step, done, total, unit)
 LINE_SECONDS = 3.0  # between lines where there is no bar
 BAR_SECONDS = 0.1
@@ -48,11 +50,10 @@ class ShowProgress:
         if self._console.is_terminal:
             if self._bar is None or now - self._shown >= BAR_SECONDS:
                 self._shown = now
-                self._show_bar(step, _amount(done, total, unit), done, total)
+                self._show_bar(_describe(step, _amount(done, total, unit)), done, total)
         elif now - self._shown >= self._every:
             self._shown = now
-            amount = _amount(done, total, unit)
-            self._print(f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._start:.0f} s.")
+            self._print(_describe(step, _amount(done, total, unit), f"{now - self._start:.0f} s."))
 
     def close(self) -> None:
         self._stop_bar()
@@ -66,20 +67,20 @@ class ShowProgress:
 
     def _print(self, line: str) -> None:
         try:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(translate(line), markup=False, highlight=False, soft_wrap=True)
         except (OSError, SystemExit):  # a closed console must not stop the work
             self._console = None
 
-    def _show_bar(self, step: str, amount: str, done: int | None, total: int | None) -> None:
+    def _show_bar(self, line: str, done: int | None, total: int | None) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         if self._bar is None:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
             self._bar = Progress(*columns, console=self._console, transient=True)
-            self._bar.add_task(f"{step} {amount}".rstrip(), total=total)
+            self._bar.add_task(translate(line), total=total)
             self._bar.start()
         known = {} if total is None else {"completed": done, "total": total}
-        self._bar.update(self._bar.task_ids[0], description=f"{step} {amount}".rstrip(), **known)
+        self._bar.update(self._bar.task_ids[0], description=translate(line), **known)
 
     def _stop_bar(self) -> None:
         if self._bar is not None:
@@ -87,7 +88,12 @@ class ShowProgress:
             self._bar = None
 
 
+def _describe(step: str, *parts: str) -> str:
+    """A line such as "Reading: 30,720/50,000 pairs, 1 s."; parts may be empty."""
+    return f"{step[:1].upper()}{step[1:]}: {', '.join(part for part in parts if part) or '…'}"
+
+
 def _amount(done: int | None, total: int | None, unit: str) -> str:
     if done is None:
         return ""
-    return f"{done:,}{f' of {total:,}' if total is not None else ''} {unit}".rstrip()
+    return f"{done:,}{f'/{total:,}' if total is not None else ''} {unit}".rstrip()

@@ -113,8 +113,11 @@ def _train_backend(kind: Kind, texts: list[str], settings: dict[str, Any], progr
     characters = sum(map(len, texts))
     if characters <= IN_PROCESS_CHARACTERS.get(kind, IN_PROCESS_CHARACTERS_OTHERS) or not sys.executable:
         return TRAINERS[kind](texts, **settings)
-    step = f"training a {kind} tokenizer on {characters:,} characters"
-    return train_in_child(texts, {"kind": kind, **settings}, lambda: progress(step))
+    return train_in_child(
+        texts,
+        {"kind": kind, **settings},
+        lambda: progress(f"training a {kind} tokenizer on {characters:,} characters"),
+    )
 
 
 def _train_character(

@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chumoku.errors import MissingExtraError
+from chumoku.messages import translate
 from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 
@@ -41,7 +42,7 @@ def start_progress_bar(console: Console, *, total: int, done: int) -> Progress:
         console=console,
         expand=True,
     )
-    bar.add_task("starting", total=total, completed=done)
+    bar.add_task("…", total=total, completed=done)
     bar.start()
     return bar
 
@@ -88,7 +89,7 @@ class Log:
         if self.console is None or self._console_closed:
             return
         try:
-            self.console.print(escape(sentence), highlight=False, soft_wrap=True)
+            self.console.print(escape(translate(sentence)), highlight=False, soft_wrap=True)
         except (OSError, SystemExit):  # rich exits when the pipe is closed; training continues
             self._console_closed = True
 
@@ -105,14 +106,14 @@ class Log:
         self.peak_speed = max(self.peak_speed, speed)
         values |= {"tokens_per_second": speed * self.tokens_a_term, "peak_share": speed / self.peak_speed}
         self._write({"step": state.step, **values, **metrics})
-        speed_text = f"{self._describe_speed(speed)} · {values['peak_share']:.0%} of peak"
-        shown = f"loss {loss:.4f} · {_describe(metrics)}{speed_text} · learning rate {rate:.1e}"
+        parts = [f"loss {loss:.4f}", *_describe(metrics), self._describe_speed(speed)]
+        shown = " · ".join([*parts, f"{values['peak_share']:.0%} of peak", f"learning rate {rate:.1e}"])
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
+            self._bar.update(self._bar.task_ids[0], completed=state.step, description=translate(shown))
         elif self.console is not None and now - self._last_line_at >= LOG_SECONDS:
             self._last_line_at = now
             left = (self.steps - state.step) * state.seconds / state.step
-            self.info(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
+            self.info(" · ".join([f"step {state.step:,}/{self.steps:,}", shown, f"{left:,.0f} s left"]))
 
     def _describe_speed(self, speed: float) -> str:
         if self.unit != "tokens" or self.tokens_a_term == 1:
@@ -142,7 +143,8 @@ class Log:
             words.append(f"{values['bits_per_byte']:.3f} bits per byte")
         words += [f"{name.replace('_', ' ')} {value:.4f}" for name, value in scores.items()]
         self._write({"step": step, **values, **scores})
-        self.info(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
+        shown = f"step {step:,}: {', '.join(words)}"
+        self.info(f"{shown} (the best so far)" if best else shown)
 
     def _write(self, values: dict[str, float]) -> None:
         if self._file is None:
@@ -158,8 +160,8 @@ class Log:
                 self._tensorboard.add_scalar(key, values[key], int(values["step"]))
 
 
-def _describe(metrics: Mapping[str, float]) -> str:
-    return "".join(f"{name.replace('_', ' ')} {value:.3f} · " for name, value in metrics.items())
+def _describe(metrics: Mapping[str, float]) -> list[str]:
+    return [f"{name.replace('_', ' ')} {value:.3f}" for name, value in metrics.items()]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

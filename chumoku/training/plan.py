@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.report import report_lines
 from chumoku.errors import pluralize
+from chumoku.messages import translate
 from chumoku.model_path import resolve_run
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -227,24 +228,31 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         print(f"[{name}]")
         for key, value in table.items():
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
+    for line in ("", *_plan_lines(recipe, found), "Nothing was trained."):
+        print(translate(line))
+
+
+def _plan_lines(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
     megabyte = 1 << 20
-    print(
-        f"\n{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
-        + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
-        + f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data.\n"
-        + "".join(f"{line}\n" for line in _data_lines(recipe, found))
-        + f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second "
+    yield f"{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained."
+    yield from (line for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
+    yield f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data."
+    yield from _data_lines(recipe, found)
+    yield (
+        f"{found['tokens_a_step']:,} tokens per step, {format_speed(found['tokens_per_second'])} tokens per second "
         f"on {found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
-        f"{pluralize(recipe.train.steps, 'step')} ({_timing_source(found)}"
-        f"{', without torch.compile' if recipe.train.compile else ''}"
-        f"{', without the time to generate answers' if recipe.grpo is not None else ''}).\n"
-        f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
-        f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
-        f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
-        f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}.\n"
-        + (f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}\n" if found["sample"] else "")
-        + "Nothing was trained."
+        f"{pluralize(recipe.train.steps, 'step')} ({', '.join(_timing_notes(recipe, found))})."
     )
+    yield (
+        f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
+        f"{found['memory_activations'] / megabyte:,.0f} MiB for activations."
+    )
+    yield (
+        f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
+        f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}."
+    )
+    if found["sample"]:
+        yield f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}"
 
 
 def _data_lines(recipe: Recipe, found: dict[str, Any]) -> list[str]:
@@ -260,10 +268,16 @@ def _learning_rate_line(recipe: Recipe) -> str:
     return f"Peak learning rate: {recipe.peak_learning_rate:g}, the default for this optimizer, schedule and width."
 
 
-def _timing_source(found: dict[str, Any]) -> str:
+def _timing_notes(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
+    """Yield how the time was found, and what it does not include."""
     if found["tokens_timed"]:
-        return f"measured on a sample of {found['tokens_timed']:,} tokens"
-    return "estimated from the speed of matrix products, because a sample would take too long here"
+        yield f"measured on a sample of {found['tokens_timed']:,} tokens"
+    else:
+        yield "estimated from the speed of matrix products because a sample would take too long here"
+    if recipe.train.compile:
+        yield "without torch.compile"
+    if recipe.grpo is not None:
+        yield "without the time to generate answers"
 
 
 def format_duration(seconds: float) -> str:
