@@ -93,10 +93,10 @@ def describe_result(browser: str, result: dict[str, Any]) -> str:
         f"{largest['difference']:.2g} ({largest['place']})."
     ]
     if generated["total"]:
-        sentences.append(f"{generated['equal']} of {generated['total']} generated tokens are equal.")
+        sentences.append(f"Of the generated tokens, {generated['equal']} of {generated['total']} are equal.")
     if result["compared"] == "logits":
         sentences.append(f"The most likely token is the same at {best['equal']} of {best['total']} positions.")
-    sentences.append(f"{texts['equal']} of {texts['total']} texts have equal tokens.")
+    sentences.append(f"Of the texts, {texts['equal']} of {texts['total']} have equal tokens.")
     if rate is not None:
-        sentences.append(f"{rate:.3g} tokens per second.")
+        sentences.append(f"Speed: {rate:.3g} tokens per second.")
     return " ".join(sentences)
