@@ -138,7 +138,7 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     words = ("--file", str(tmp_path / "in.txt"), "--out", str(out), "--limit", "5", "--beam", "1")
     found = ask("translate", "translator", *words)
     assert found.code == 0, found.err
-    assert found.out == f"Wrote 33 lines to {out}.\n"
+    assert found.out == f"33 lines are in {out}.\n"
     output = chumoku.load(models / "translator").translate(texts, limit=5, beam=1)
     assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in output), ""]
     again = ask("translate", "translator", *words)
@@ -150,7 +150,7 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     pairs = [tmp_path / name for name in ("pairs.tsv", "back.tsv")]
     for path, more in zip(pairs, ([], ["--back"]), strict=True):
         found = ask("translate", "translator", *words[:2], "--to-pairs", str(path), *words[4:], *more)
-        assert found.out == f"Wrote 33 lines to {path}.\n"
+        assert found.out == f"33 lines are in {path}.\n"
     forward, back = ([line.split("\t") for line in path.read_text().splitlines()] for path in pairs)
     assert [text for text, _ in forward] == [text for _, text in back]
     assert [translation for _, translation in forward] == [translation for translation, _ in back]

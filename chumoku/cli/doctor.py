@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chumoku.cli.shared import KNOWN, Json, Precision, json_line
-from chumoku.errors import pluralize
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,8 +64,7 @@ def print_check(console: Console, check: Check, findings: list[Finding], skipped
 
 def summarize(report: Report) -> str:
     count = len(report.findings)
-    found = "No findings" if count == 0 else pluralize(count, "finding")
-    if count and not report.broken:
-        found = f"{found}, none of them certainly a bug"
+    findings = "No findings" if count == 0 else f"{count} finding{'s' if count > 1 else ''}"
+    hint = "" if count == 0 or report.broken else ", none of them certainly a bug"
     checks = len(report.passed) + len({finding.check for finding in report.findings})
-    return f"{found}: {checks} checks in {report.seconds:.0f} s, {len(report.skipped)} skipped."
+    return f"{findings}{hint}: {checks} checks in {report.seconds:.0f} s, {len(report.skipped)} skipped."

@@ -44,7 +44,7 @@ def list_claims(context: typer.Context, out: Out = None, as_json: Json = False) 
     for row in rows:
         print(f"{row['id']:<16} {', '.join(row['notes']):<14} {row['verdict'] or '':<16} {row['title']['en']}")
     if any(row["verdict"] for row in rows):
-        print(f"Verdicts: {out}, a short run." if out == SHORT else f"Verdicts: {out}.")
+        print(f"Verdicts: {out}{', a short run' * (out == SHORT)}.")
     print(f"{len(rows)} claims. Run one: chumoku lab run skip. Run all: chumoku lab run all.")
 
 

@@ -29,7 +29,5 @@ def push(
         print(f"  {name:<28} {format_bytes(size):>12}")
     certified = "certificate.json" in found.files
     print(
-        f"Published at {found.url}."
-        if certified
-        else f"Published at {found.url}, without a certificate: `chumoku convert` writes one."
+        f"Published at {found.url}" + ("." if certified else ", without a certificate: `chumoku convert` writes one.")
     )

@@ -155,7 +155,7 @@ def _translate_file(
     if as_json:
         print(json_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
-        print(f"Wrote {pluralize(lines, 'line')} to {out}.")
+        print(f"{pluralize(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
 
 
 class ProgressDisplay:
