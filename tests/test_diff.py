@@ -149,7 +149,7 @@ def test_models_that_cannot_be_compared() -> None:
         chumoku.diff(decoder, Pipeline(decoder.model, other), TEXTS)
     with pytest.raises(UsageError, match="1 text of 1 can be scored, and an interval needs two or more"):
         chumoku.diff(decoder, decoder, TEXTS[:1])
-    with pytest.raises(UsageError, match=r"compared on a text; item 1 is not one"):
+    with pytest.raises(UsageError, match=r"compared on texts; item 1 is a pair"):
         chumoku.diff(decoder, decoder, PAIRS)
 
 

@@ -210,8 +210,8 @@ def test_other_results_than_pythons_are_found(
     apart, limit = map(float, re.findall(r"by (\S+) \(root.*?; (\S+) is allowed", sentence)[0])
     assert apart > limit
     assert "the first token, position 0" not in sentence
-    assert "31 of 32 generated tokens are equal" in sentence
-    assert "5 of 6 texts have equal tokens" in sentence
+    assert "Of the generated tokens, 31 of 32 are equal." in sentence
+    assert "Of the texts, 5 of 6 have equal tokens." in sentence
 
 
 HOSTILE_NAME = "<img src=x onerror=window.hit=1>"

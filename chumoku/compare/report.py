@@ -48,8 +48,10 @@ class Report:
             result = read_result(self.folder, job)
             if result is not None:
                 value = "diverged" if result.value is None else f"{result.value:.4f}"
-                speed = f"{result.seconds:.1f} s, {result.tokens_per_second:,.0f} tokens/s"
-                self.info(f"{len(done)} of {total}: {job.label}: {value} ({speed})")
+                self.info(
+                    f"{len(done)} of {total} runs finished: {job.label}: {value} ({result.seconds:.1f} s, "
+                    f"{result.tokens_per_second:,.0f} tokens/s)"
+                )
             self.progress("training", len(done), total, "runs")
 
         return finished

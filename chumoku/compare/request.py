@@ -82,5 +82,9 @@ def check_request(
 def _check_losses(recipes: Mapping[str, Recipe], metric: str) -> None:
     for table in LOSS_TABLES:
         if metric == "loss" and len({json.dumps(one.as_dict().get(table)) for one in recipes.values()}) > 1:
-            other = " Use --metric recall." if table == "contrastive" else ""
-            raise UsageError(f"[{table}] changes the loss itself, so losses of these arms cannot be compared.{other}")
+            raise UsageError(
+                "[contrastive] changes the loss itself, so losses of these arms cannot be compared. Use "
+                "--metric recall."
+                if table == "contrastive"
+                else f"[{table}] changes the loss itself, so losses of these arms cannot be compared."
+            )

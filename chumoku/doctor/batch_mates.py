@@ -17,8 +17,8 @@ def run(subject: Subject) -> Iterator[Finding]:
     batch = many_rows(subject)
     with restore_after(model), torch.no_grad():
         modes: dict[str, AbstractContextManager[None]] = {
-            "in eval mode": nullcontext(),
-            "in training mode": train_mode(model),
+            "eval mode": nullcontext(),
+            "training mode": train_mode(model),
         }
         for mode, inside in modes.items():
             with inside:
@@ -33,11 +33,11 @@ def run(subject: Subject) -> Iterator[Finding]:
             if difference > tolerance(model):
                 norms = batch_norms(model)
                 # In training mode batch norm mixes rows by definition, so this is only a hint.
-                expected = bool(norms) and model.config.norm == "batch" and mode == "in training mode"
+                expected = bool(norms) and model.config.norm == "batch" and mode == "training mode"
                 yield Finding(
                     "mates",
                     f"The output of a row depends on other rows of the batch: alone it differs by {difference:.1e}.",
-                    f"the model {mode}" + (f"; {norms[0]} is a batch norm" if norms else ""),
+                    f"the model in {mode}; {norms[0]} is a batch norm" if norms else f"the model in {mode}",
                     0.4 if expected else 0.99,
                     "Batch norm does this by definition; norm = 'layer' or 'rms' does not."
                     if expected

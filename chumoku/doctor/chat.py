@@ -94,16 +94,17 @@ def judge(counted: Answers, where: str) -> Iterator[Finding]:
     if counted.runs == 0:
         yield Finding("chat", "No token has a label.", where, 0.97, "Check how the learned tokens are found.")
         return
-    for count, total, what in (
-        (counted.early, counted.runs, "learned parts do not begin right after the generation prompt"),
-        (counted.late, counted.runs, "learned parts do not end with the token that ends a turn"),
-        (counted.unlearned, counted.runs + counted.unlearned, "answers of the assistant are not learned"),
+    early, late, unlearned, runs = counted.early, counted.late, counted.unlearned, counted.runs
+    answers = runs + unlearned
+    for share, sure, what in (
+        (early / runs, 0.95, f"{early:,} of {runs:,} learned parts do not begin right after the generation prompt."),
+        (late / runs, 0.95, f"{late:,} of {runs:,} learned parts do not end with the token that ends a turn."),
+        # Whole answers without labels may be intended (weight 0).
+        (unlearned / answers, 0.4, f"{unlearned:,} of {answers:,} answers of the assistant are not learned."),
     ):
-        if count > WRONG * total:
-            # Whole answers without labels may be intended (weight 0).
-            sure = 0.4 if what.startswith("answers") else 0.95
+        if share > WRONG:
             todo = "Give labels to the assistant's tokens and its end of the turn, and to no others."
-            yield Finding("chat", f"{count:,} of {total:,} {what}.", where, sure, todo)
+            yield Finding("chat", what, where, sure, todo)
 
 
 CHECK = Check("chat", "only the assistant's tokens are learned", cheap=True, run=run, needs_model=False)

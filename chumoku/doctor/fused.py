@@ -47,7 +47,7 @@ def run(subject: Subject) -> Iterator[Finding]:
                 yield Finding(
                     "fused",
                     f"The fast kernel and the formula differ by {distances[failing[0]]:.1e}.",
-                    failing[0] + (f" and {len(failing) - 1} more" if len(failing) > 1 else ""),
+                    f"{failing[0]} and {len(failing) - 1} more" if len(failing) > 1 else failing[0],
                     0.97,
                     "Compare with the plain formula (attend, layer_norm, rms_norm, MixtureOfExperts.plain).",
                 )

@@ -29,7 +29,7 @@ from chumoku.models.model import Model
 
 Way = Callable[[Model, Batch], Tensor]
 LARGEST = 200_000_000  # parameters up to which NEAR tokens are always tested
-WAYS: dict[str, Way] = {"": run_model, ", with a mask": run_model_masked}
+WAYS: tuple[Way, ...] = (run_model, run_model_masked)
 
 
 def run(subject: Subject) -> Iterator[Finding]:
@@ -40,18 +40,18 @@ def run(subject: Subject) -> Iterator[Finding]:
     batches = iter([long_row(subject, least=NEAR if count_parameters(model) <= LARGEST else LENGTH)])
     near = long_row(subject, most=NEAR)
     with restore_after(model), torch.no_grad():
-        modes = {"in eval mode": nullcontext()} | (
-            {} if batch_norms(model) else {"in training mode": train_mode(model)}
-        )
+        modes = {"eval mode": nullcontext()} | ({} if batch_norms(model) else {"training mode": train_mode(model)})
         for mode, inside in modes.items():
             with inside:
-                for way, ask in WAYS.items():
+                for ask in WAYS:
                     difference, place = leak(model, next(batches, near), ask)
                     if difference > tolerance(model):
                         yield Finding(
                             "future",
                             f"Tokens from position {place} on change earlier predictions by {difference:.1e}.",
-                            f"the decoder {mode}{way}",
+                            f"the decoder in {mode}, with a mask"
+                            if ask is run_model_masked
+                            else f"the decoder in {mode}",
                             0.99,
                             "Check the causal mask: query i may see key j only if j ≤ i.",
                         )

@@ -49,19 +49,18 @@ def find_leaked_pairs(train: Sequence[Pair], validation: Sequence[Pair]) -> Iter
     known = {(normalize(pair.source), normalize(pair.target)) for pair in train}
     same = [pair for pair in validation if (normalize(pair.source), normalize(pair.target)) in known]
     if len(same) > EXACT * len(validation):
-        yield finding(
-            len(same), len(validation), "pairs are", f"{same[0].source[:30]} → {same[0].target[:40]}", exact=True
-        )
+        example = f"{same[0].source[:30]} → {same[0].target[:40]}"
+        what = f"{len(same):,} of {len(validation):,} validation pairs are in the training data: {example!r}."
+        yield finding(what, exact=True)
         return
     near = [validation[place] for place in near_duplicates(train, validation)]
     if len(near) > NEAR * len(validation):
-        yield finding(
-            len(near),
-            len(validation),
-            "pairs are near duplicates of pairs",
-            f"{near[0].source[:30]} → {near[0].target[:40]}",
-            exact=False,
+        example = f"{near[0].source[:30]} → {near[0].target[:40]}"
+        what = (
+            f"{len(near):,} of {len(validation):,} validation pairs are near duplicates of pairs in the training data: "
+            f"{example!r}."
         )
+        yield finding(what, exact=False)
 
 
 def near_duplicates(train: Sequence[Pair], validation: Sequence[Pair]) -> Iterator[int]:
@@ -94,9 +93,11 @@ def find_leaked_text(train: Sequence[str], validation: Sequence[str]) -> Iterato
     mine = np.flatnonzero(own)
     if len(same) > EXACT * 4 * max(1, len(mine)):
         where = int(same[0]) * STEP
-        yield finding(
-            len(same), len(mine), "passages of 60 characters are", validation_text[where : where + 50], exact=True
+        what = (
+            f"{len(same):,} of {len(mine):,} validation passages of {STRETCH} characters are in the training data: "
+            f"{validation_text[where : where + 50]!r}."
         )
+        yield finding(what, exact=True)
 
 
 def count_occurrences(queries: Numbers, known: Numbers) -> NDArray[np.int64]:
@@ -133,14 +134,8 @@ def hash_passages(text: str) -> Numbers:
     return found
 
 
-def finding(count: int, total: int, what: str, example: str, *, exact: bool) -> Finding:
-    return Finding(
-        "leak",
-        f"{count:,} of {total:,} validation {what} in the training data: {example!r}.",
-        "the train/validation split",
-        0.95 if exact else 0.75,
-        TODO,
-    )
+def finding(what: str, *, exact: bool) -> Finding:
+    return Finding("leak", what, "the train/validation split", 0.95 if exact else 0.75, TODO)
 
 
 CHECK = Check("leak", "validation data is not in the training data", cheap=False, run=run, needs_model=False)

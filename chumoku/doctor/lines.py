@@ -39,11 +39,14 @@ def find_duplicates(
     example_row = next((row for row in rows if row in known or known.add(row)), "")  # type: ignore[func-returns-value]
     duplicates = sum(min(times - 1, most) for times in Counter(rows).values())
     if duplicates + dropped > TWICE * max(1, read):
-        taken = f" ({dropped:,} of them were removed)" if dropped else ""
-        example = f": {example_row[:60]!r}" if example_row else ""
+        all_of_them = f"{duplicates + dropped:,} of {read:,} {what}"
         yield Finding(
             "lines",
-            f"{duplicates + dropped:,} of {read:,} {what} are duplicates{taken}{example}.",
+            f"{all_of_them} are duplicates, and {dropped:,} of them were removed."
+            if not duplicates
+            else f"{all_of_them} are duplicates, and {dropped:,} of them were removed, but not {example_row[:60]!r}."
+            if dropped
+            else f"{all_of_them} are duplicates: {example_row[:60]!r}.",
             "the corpus",
             0.9 if duplicates > TWICE * max(1, read) else 0.6,
             "Remove duplicates before splitting: they are memorized, and may be in both training and validation data.",

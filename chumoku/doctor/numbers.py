@@ -62,10 +62,11 @@ def run_dead(subject: Subject) -> Iterator[Finding]:
         dead = float((counts == 0).double().mean())
         few = model.config.experts and tokens_tested * model.config.experts_per_token < 100 * model.config.experts
         if (dead > DEAD or (model.config.experts and dead > 0)) and not few:
-            what = "experts are used by no token" if model.config.experts else "units are 0 for every token"
             yield Finding(
                 "dead",
-                f"{dead:.0%} of the {what}.",
+                f"{dead:.0%} of the experts are used by no token."
+                if model.config.experts
+                else f"{dead:.0%} of the units are 0 for every token.",
                 f"{address}, {tokens_tested:,} tokens",
                 0.8,
                 "Lower the learning rate, lengthen the warm-up, or start with smaller biases; for experts raise "

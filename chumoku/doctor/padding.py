@@ -91,13 +91,13 @@ def check_batches(batches: Batches, subject: Subject, name: str) -> Iterator[Fin
         empty = after_last_label(batch["labels"]) & has_begin_and_end(batch, subject.tokenizer.roles)[:, None]
         pad, target_pad = source.roles.pad or 0, subject.tokenizer.roles.pad or 0
         sums: dict[str, Tensor] = {
-            "masked source positions contain a token other than <pad>": _other(
+            "Masked source positions contain a token other than <pad>": _other(
                 batch["source"], ~source_mask(batch), pad
             ),
-            "target positions without a label contain a token other than <pad>": _other(
+            "Target positions without a label contain a token other than <pad>": _other(
                 batch["target"], empty, target_pad
             ),
-            "source positions with <pad> are not masked": ((batch["source"] == pad) & source_mask(batch)).sum(),
+            "Source positions with <pad> are not masked": ((batch["source"] == pad) & source_mask(batch)).sum(),
         }
         for sentence, cells_found in sums.items():
             wrong[sentence] += int(cells_found)
@@ -105,7 +105,7 @@ def check_batches(batches: Batches, subject: Subject, name: str) -> Iterator[Fin
         if count:
             yield Finding(
                 "padding",
-                f"{count:,} {sentence}.",
+                f"{sentence} ({count:,} times).",
                 f"the first {min(len(batches), BATCHES)} batches of {name}",
                 0.95,
                 "Compare the pad token of the batches with the tokenizer's pad token, and the mask with the lengths.",

@@ -80,14 +80,14 @@ def check_answers(batch: Batch, sampled: Batch, objective: GrpoObjective) -> Ite
         judged = objective.judge(prompt, answer, answers[row // count])
         wrong["reward"] += abs(judged.reward - float(sampled["rewards"][row])) > TOLERANCE
     where = f"{len(sampled['tokens'])} answers that the model samples for {len(prompts)} prompts"
-    for name, what in (
-        ("prompt", "do not begin with their own prompt"),
-        ("labels", "have labels that are not their own tokens"),
-        ("reward", "do not have the reward of their own text and answer"),
+    for count, what in (
+        (wrong["prompt"], f"{wrong['prompt']} sampled answers do not begin with their own prompt."),
+        (wrong["labels"], f"{wrong['labels']} sampled answers have labels that are not their own tokens."),
+        (wrong["reward"], f"{wrong['reward']} sampled answers do not have the reward of their own text and answer."),
     ):
-        if wrong[name]:
+        if count:
             todo = "Check the order in which prompts, samples and answers are repeated and put together."
-            yield Finding("rewards", f"{wrong[name]} sampled answers {what}.", where, 0.97, todo)
+            yield Finding("rewards", what, where, 0.97, todo)
 
 
 def check_advantages(method: str) -> Iterator[Finding]:

@@ -134,10 +134,10 @@ def run_check(check: Check, subject: Subject) -> tuple[list[Finding], str | None
     except Skip as reason:
         return [], str(reason)
     except (ChumokuError, RuntimeError, ValueError, IndexError) as error:
-        sentence = " ".join(str(error).split())[:300].removesuffix(".")
+        sentence = f"{' '.join(str(error).split())[:300].removesuffix('.')}."
         todo = "The same error would stop training or decoding; fix it first."
         return [
-            Finding(check.name, f"The check stopped with an error: {sentence}.", check.description, 0.6, todo, False)
+            Finding(check.name, f"The check stopped with an error: {sentence}", check.description, 0.6, todo, False)
         ], None
 
 

@@ -113,6 +113,6 @@ def count_wrong_padding(batch: Batch, pad: int | None) -> Counter[str]:
         if side in batch:
             table: Tensor = batch[side]
             mask = batch.get(f"{side}_mask", torch.ones_like(table, dtype=torch.bool))
-            wrong[f"masked {side} positions contain a token other than <pad>"] += int((~mask & (table != pad)).sum())
-            wrong[f"{side} positions with <pad> are not masked"] += int((mask & (table == pad)).sum())
+            wrong[f"Masked {side} positions contain a token other than <pad>"] += int((~mask & (table != pad)).sum())
+            wrong[f"Positions of the {side} with <pad> are not masked"] += int((mask & (table == pad)).sum())
     return wrong

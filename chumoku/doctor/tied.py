@@ -38,8 +38,9 @@ def compare(one: Tensor, other: Tensor, what: str) -> Iterator[Finding]:
     equal = one.shape == other.shape and torch.equal(one, other)
     yield Finding(
         "tied",
-        f"{what[0].upper()}{what[1:]} are two tensors"
-        + (" that will differ after one step." if equal else " and differ."),
+        "The tables that should be one are two tensors, which will differ after one step."
+        if equal
+        else "The tables that should be one are two tensors, and they differ.",
         what,
         0.9 if equal else 0.99,
         "Make them one parameter again, or set tie_output / share_embeddings to false.",

@@ -109,12 +109,13 @@ def check_unknown(tokenizer: Tokenizer, name: str, lines: list[str]) -> Iterator
     if lost > UNKNOWN * max(1, tokens):
         bad = "".join(line for line, ids in zip(lines, encoded, strict=True) if number in ids)[:10_000]
         common = [char for char, _ in Counter(bad).most_common() if number in tokenizer.encode(char)][:8]
-        examples = f", for example for {' '.join(common)}" if common else ""
         # The vocabulary size of a word tokenizer is a choice, so some <unk> are expected.
         intended = tokenizer.kind == "word" and lost <= WORDS * tokens
         yield Finding(
             "unknown",
-            f"{lost / tokens:.1%} of the tokens are <unk>{examples}.",
+            f"{lost / tokens:.1%} of the tokens are <unk>, for example for {' '.join(common)}."
+            if common
+            else f"{lost / tokens:.1%} of the tokens are <unk>.",
             name,
             0.4 if intended else 0.9,
             "Train the tokenizer on this corpus, with a larger vocabulary, or choose a byte-level kind.",

@@ -72,8 +72,11 @@ def make_task(
     paired = config.kind == "encoder-decoder" or not config.predicts_tokens
     for number, text in enumerate(texts, start=1):
         if isinstance(text, str) == paired:
-            needed = "a pair (source, target)" if paired else "a text"
-            raise UsageError(f"Models of kind '{config.kind}' are compared on {needed}; item {number} is not one.")
+            raise UsageError(
+                f"Models of kind '{config.kind}' are compared on pairs (source, target); item {number} is not a pair."
+                if paired
+                else f"Models of kind '{config.kind}' are compared on texts; item {number} is a pair."
+            )
     if config.kind == "encoder-decoder":
         return TranslationTask(pipeline, list(texts), into, source_language)  # type: ignore[arg-type]
     return VectorTask(pipeline, list(texts)) if paired else TextTask(pipeline, list(texts))  # type: ignore[arg-type]

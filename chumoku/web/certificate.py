@@ -48,7 +48,7 @@ def certify_page(browser: Any, page: Path, *, progress: Progress = silent) -> di
             raise failure(" ".join([tab.inner_text(".about .error"), *messages]))
         if results[0]["engine"] != "wasm":  # About this page says why
             raise failure(tab.inner_text(".about dl"))
-        certificate = {"browser": f"Chromium {browser.version}", "versions": {"chumoku": chumoku.__version__}}
+        certificate = {"browser": " ".join(("Chromium", browser.version)), "versions": {"chumoku": chumoku.__version__}}
         certificate["results"] = results
     except Error as error:  # the browser has ended, for lack of memory for example
         raise failure(str(error)) from error
@@ -86,15 +86,17 @@ def describe_result(browser: str, result: dict[str, Any]) -> str:
     names = {"wasm": "WebAssembly", "javascript": "JavaScript"}
     largest, best, generated, texts = (result[name] for name in ("largest", "best", "generated", "texts"))
     rate = result["tokens_per_second"]
-    equal = f"{texts['equal']} of {texts['total']} texts have equal tokens"
-    if result["compared"] == "logits":
-        equal = f"The most likely token is the same at {best['equal']} of {best['total']} positions, and {equal}"
-    if generated["total"]:
-        equal = f"{generated['equal']} of {generated['total']} generated tokens are equal. {equal}"
     where = f"{browser}, {names[result['engine']]}"
-    return (
+    sentences = [
         f"{where}: {result['compared']} differ from Python's by {result['apart']:.2g} (root mean square of "
         f"{result['numbers']:,} numbers; {result['limit']:.2g} is allowed), at most by "
-        f"{largest['difference']:.2g} ({largest['place']}). {equal}."
-        + ("" if rate is None else f" {rate:.3g} tokens per second.")
-    )
+        f"{largest['difference']:.2g} ({largest['place']})."
+    ]
+    if generated["total"]:
+        sentences.append(f"Of the generated tokens, {generated['equal']} of {generated['total']} are equal.")
+    if result["compared"] == "logits":
+        sentences.append(f"The most likely token is the same at {best['equal']} of {best['total']} positions.")
+    sentences.append(f"Of the texts, {texts['equal']} of {texts['total']} have equal tokens.")
+    if rate is not None:
+        sentences.append(f"Speed: {rate:.3g} tokens per second.")
+    return " ".join(sentences)
