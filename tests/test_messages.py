@@ -58,6 +58,8 @@ def test_a_filled_message_finds_its_own_template() -> None:
             "x: f is a socket, but a regular file is needed. Write its content to a file first.",
             "x: f はソケットです。通常のファイルが必要なので、内容を先にファイルへ書き出してください。",
         ),  # no space beside Japanese
+        ("step 3/5 · loss 7.1 · 9 s left", "ステップ 3/5 · 損失 7.1 · 残り 9 秒"),
+        ("step 3: validation loss 7.1, perplexity 11", "ステップ 3：検証損失 7.1、パープレキシティ 11"),
         ("Notes about the two files", "Notes about the two files"),  # not a number of files
     ],
 )
