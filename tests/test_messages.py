@@ -48,7 +48,7 @@ def test_a_filled_message_finds_its_own_template() -> None:
             "a: 5 is too small; it must be above 7.\nb: 3 is too small; it must be above 5.",
             "a: 5 は小さすぎます。7 より大きくしてください。\nb: 3 は小さすぎます。5 より大きくしてください。",
         ),
-        ("3 is not a choice; choose 'a', 'b' or 'c'.", "3 は選べません。'a', 'b' または 'c' から選んでください。"),
+        ("3 is not a choice; choose 'a', 'b' or 'c'.", "3 は選べません。選べるのは 'a', 'b' または 'c' です。"),
         (
             "There is no device 'a folder'. Choose cpu or cuda.",
             "デバイス 'a folder' はありません。cpu か cuda を選んでください。",
