@@ -46,8 +46,9 @@ def save(
     saved = is_bundle(folder)
     empty = not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir()))
     if not empty and not (saved and overwrite):
-        hint = "Pass overwrite=True to replace it" if saved else "It is not a saved model"
-        raise UsageError(f"{folder} already exists. {hint}, or choose another folder.")
+        if saved:
+            raise UsageError(f"{folder} already exists. Pass overwrite=True to replace it, or choose another folder.")
+        raise UsageError(f"{folder} already exists. It is not a saved model; choose another folder.")
     with atomic_folder(folder) as working:
         write_bundle(working, model.config, tensors_of(model), Tokenizers(bundle.tokenizer, bundle.source_tokenizer))
         bundle.generation_config.write(working)
@@ -62,10 +63,12 @@ def check_savable(model: Model) -> None:
             "load(path, precision='bf16') converts it again."
         )
     if changed := changed_module(model):
-        hint = "Merge adapters first (chumoku.lora.merge), or save" if lora.list_adapters(model) else "Save"
+        hint = "Save its weights yourself, with safetensors."
+        if lora.list_adapters(model):
+            hint = "Merge adapters first (chumoku.lora.merge), or save its weights yourself, with safetensors."
         raise UsageError(
             f"This model differs from its config: {changed}. A saved model is a config and its weights, so it would be "
-            f"another model after load. {hint} its weights yourself, with safetensors."
+            f"another model after load. {hint}"
         )
 
 

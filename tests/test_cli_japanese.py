@@ -138,9 +138,11 @@ def test_progress_is_japanese(tmp_path: Path) -> None:
     state = State(step=10, tokens=70, seconds=5.0)
     log.step(state, loss=3.5, norm=1.0, rate=1e-3, speed=7203.0)
     log.validation(10, 3.25, bytes_a_token=None, best=True)
+    log.show("loss 3.5")  # the output of a model
     lines = file.getvalue().splitlines()
     assert lines == [
         "読み込み中：30,720 組、0 秒",
         "ステップ 10/1,000 · 損失 3.5000 · 7,203 トークン/秒 · ピークの 50% · 学習率 1.0e-03 · 残り 495 秒",
         "ステップ 10：検証損失 3.2500、パープレキシティ 25.79（これまでで最良）",
+        "loss 3.5",
     ]

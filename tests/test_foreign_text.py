@@ -560,7 +560,7 @@ def test_two_vocabularies_are_exported_to_marian(tmp_path: Path) -> None:
         (b'{"</s>": 0, "<unk>": 2}', "not numbered from 0 without gaps"),
         (b'{"</s>": 0, "<unk>": 99999999999}', "not numbered"),
         (b'{"</s>": 0, "<unk>": true}', "not numbered"),
-        (b'{"</s>": 0, "<unk>": 1}', "vocab.json has no <pad>"),
+        (b'{"</s>": 0, "<unk>": 1}', "vocab.json lacks the special tokens <pad>"),
         (b"{", "not a readable tokenizer"),
     ],
 )

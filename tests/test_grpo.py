@@ -213,7 +213,7 @@ def test_refusals(model: Path, file: Path, tmp_path: Path, ask: Ask) -> None:
     with pytest.raises(UsageError, match=r"no prompt fits before grpo\.max_new_tokens = 131"):
         prepare(read_recipe(recipe_for(model, file, tmp_path, grpo={"max_new_tokens": 131})), load(model))
     (tmp_path / "a.tsv").write_text("a\tb\n", "utf-8")
-    with pytest.raises(CorpusError, match="is not JSONL; prompts are records with prompt and answer"):
+    with pytest.raises(CorpusError, match="Write prompts as records with prompt and answer"):
         prepare(read_recipe(recipe_for(model, tmp_path / "a.tsv", tmp_path)), load(model))
     words = ["train", "grpo", f"model.init={model}", "train.sequence_length=131", f"train.out={tmp_path / 'x'}"]
     ended = ask(*words, f"data.files={write_records(tmp_path / 'b.jsonl', [{'prompt': 'a'}])}")

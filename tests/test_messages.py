@@ -38,6 +38,36 @@ def test_a_filled_message_finds_its_own_template() -> None:
 
 
 @pytest.mark.parametrize(
+    ("english", "japanese"),
+    [
+        (  # a key before its sentences
+            "data.x: The text has no token that this model knows. Give another one.",
+            "data.x: 入力文に、このモデルの知っているトークンがありません。別の文を指定してください。",
+        ),
+        (
+            "a: 5 is too small; it must be above 7.\nb: 3 is too small; it must be above 5.",
+            "a: 5 は小さすぎます。7 より大きくしてください。\nb: 3 は小さすぎます。5 より大きくしてください。",
+        ),
+        ("3 is not a choice; choose 'a', 'b' or 'c'.", "3 は選べません。選べるのは 'a', 'b' または 'c' です。"),
+        (
+            "There is no device 'a folder'. Choose cpu or cuda.",
+            "デバイス 'a folder' はありません。cpu か cuda を選んでください。",
+        ),
+        ("x is a pipe, but a regular file is needed.", "x is a pipe, but a regular file is needed."),  # no template
+        (
+            "x: f is a socket, but a regular file is needed. Write its content to a file first.",
+            "x: f はソケットです。通常のファイルが必要なので、内容を先にファイルへ書き出してください。",
+        ),  # no space beside Japanese
+        ("step 3/5 · loss 7.1 · 9 s left", "ステップ 3/5 · 損失 7.1 · 残り 9 秒"),
+        ("step 3: validation loss 7.1, perplexity 11", "ステップ 3：検証損失 7.1、パープレキシティ 11"),
+        ("Notes about the two files", "Notes about the two files"),  # not a number of files
+    ],
+)
+def test_keys_lists_and_names_in_messages(english: str, japanese: str) -> None:
+    assert messages.to_japanese(english) == japanese
+
+
+@pytest.mark.parametrize(
     ("variables", "expected"),
     [
         ({}, "en"),

@@ -165,7 +165,9 @@ def test_wrong_parts_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     refused("must have one batch or more", train_data=[])
     refused(r"must be a dict of tensors with tokens, labels; got list", train_data=[[1, 2]])
     refused(r"got tokens", train_data=[{"tokens": batches[0]["tokens"]}])
-    refused("must both be", train_data=[{**batches[0], "labels": batches[0]["labels"][:, 1:]}])
+    refused(
+        "must be .rows, length. and .rows, length.", train_data=[{**batches[0], "labels": batches[0]["labels"][:, 1:]}]
+    )
     refused("ended after 3 batches", train_data=iter(batches))
     with pytest.raises(UsageError, match="is for batches that are passed"):
         chumoku.train(

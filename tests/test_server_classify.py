@@ -78,7 +78,7 @@ def test_a_long_text_is_cut_and_said(server: Serving) -> None:
         ("classify", {"model": "tags", "input": "x" * 99}, "input", "Text 1 has"),
         ("classify", {"model": "classes"}, "input", "input"),
         ("classify", {"model": "classes", "input": "a", "top": 3}, "top", "top"),
-        ("completions", {"model": "decoder", "prompt": "a"}, "model", "with the head 'classes' and .*Use /v1/classify"),
+        ("completions", {"model": "decoder", "prompt": "a"}, "model", "has the head 'classes' and .*Use /v1/classify"),
     ],
 )
 def test_wrong_requests_are_refused(path: str, body: dict[str, Any], param: str, said: str, server: Serving) -> None:

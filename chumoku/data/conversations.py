@@ -72,17 +72,17 @@ def read_conversations(paths: Sequence[Path], columns: Columns, report: Report) 
 
 
 def read_records(
-    paths: Sequence[Path], report: Report, *, required: Sequence[str], form: str, not_jsonl: str
+    paths: Sequence[Path], report: Report, *, required: Sequence[str], what: str, form: str
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """File, line number and record of JSONL files; CorpusError if the first record of a file lacks a required field.
 
-    form         the fields of a record in words, for a message: "prompt and answer"
-    not_jsonl    what a message about a file of another type says after "is not JSONL"
+    what    what the records are, for a message: "prompts"
+    form    the fields of a record in words: "prompt and answer"
     """
     for path in paths:
         for name, suffix, stream in open_members(path):
             if suffix not in JSON_SUFFIXES:
-                raise CorpusError(f"{name} is not JSONL{not_jsonl}")
+                raise CorpusError(f"{name} is not JSONL (.jsonl). Write {what} as records with {form}.")
             for number, record in json_lines(name, stream, report):
                 missing = next((key for key in required if key not in record), None)
                 if number == 1 and missing is not None:

@@ -61,8 +61,7 @@ class PreferencePairs:
 def read_preferences(paths: Sequence[Path], report: Report) -> Iterator[Preference]:
     """The preferences of JSONL files."""
     form = "prompt, chosen and rejected"
-    not_jsonl = f" (.jsonl). Write preferences as records with {form}."
-    for name, number, record in read_records(paths, report, required=SIDES, form=form, not_jsonl=not_jsonl):
+    for name, number, record in read_records(paths, report, required=SIDES, what="preferences", form=form):
         yield parse_preference(name, number, record)
 
 

@@ -61,9 +61,8 @@ class CheckedPrompts(NamedTuple):
 def read_prompts(paths: Sequence[Path], report: Report) -> Iterator[Prompt]:
     """The prompts of JSONL files."""
     form = "prompt and answer"
-    not_jsonl = f"; prompts are records with {form}."
     required = ("prompt", "answer")
-    for name, number, record in read_records(paths, report, required=required, form=form, not_jsonl=not_jsonl):
+    for name, number, record in read_records(paths, report, required=required, what="prompts", form=form):
         yield parse_prompt(name, number, record)
 
 

@@ -146,8 +146,9 @@ def require_kind(served: ServedModel, kind: type[M], cannot: str) -> M:
     model = served.pipeline.model
     if not isinstance(model, kind) or (isinstance(model, DecoderModel) and model.config.labels is not None):
         config = served.pipeline.config
-        name = config.kind if config.labels is None else f"{config.kind}' with the head '{config.head}"
-        message = f"{served.name} is of kind '{name}' and {cannot}. Use {route_of(served)} for it."
+        message = f"{served.name} is of kind '{config.kind}' and {cannot}. Use {route_of(served)} for it."
+        if config.labels is not None:
+            message = f"{served.name} has the head '{config.head}' and {cannot}. Use {route_of(served)} for it."
         raise RequestError(400, message, param="model")
     return model
 

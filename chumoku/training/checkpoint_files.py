@@ -140,9 +140,9 @@ def check_tensors(path: Path, found: Tensors, needed: Tensors) -> None:
 def check_group(path: Path, found: Mapping[str, Tensor], needed: Mapping[str, Tensor]) -> None:
     if found.keys() != needed.keys():
         odd = min(found.keys() ^ needed.keys())
-        raise DamagedError(
-            f"{path} {'has' if odd in found else 'lacks'} the tensor {odd[:200]}: it belongs to another run."
-        )
+        if odd in found:
+            raise DamagedError(f"{path} has the tensor {odd[:200]}: it belongs to another run.")
+        raise DamagedError(f"{path} lacks the tensor {odd[:200]}: it belongs to another run.")
     for name, like in needed.items():
         one = found[name]
         if (one.shape, one.dtype) != (like.shape, like.dtype):

@@ -86,10 +86,15 @@ class Log:
             self._tensorboard.close()
 
     def info(self, sentence: str) -> None:
+        """Show a sentence in the user's language."""
+        self.show(translate(sentence))
+
+    def show(self, text: str) -> None:
+        """Show a text as it is, such as the output of a model."""
         if self.console is None or self._console_closed:
             return
         try:
-            self.console.print(escape(translate(sentence)), highlight=False, soft_wrap=True)
+            self.console.print(escape(text), highlight=False, soft_wrap=True)
         except (OSError, SystemExit):  # rich exits when the pipe is closed; training continues
             self._console_closed = True
 

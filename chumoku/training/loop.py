@@ -281,7 +281,7 @@ class Run:
             if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/
                 state.best = loss
         for line in self.samples():
-            self.log.info(line)
+            self.log.show(line)
         self.notify(TrainEvent(state.step, self.model, validation_loss=loss, metrics=metrics))
 
     def save(self, *, final: bool = False) -> None:

@@ -79,9 +79,10 @@ class OwnBatches:
         inputs = batch["target" if "target" in keys else "tokens"]
         classes = self._config.head_kind == "classes"
         if inputs.ndim != 2 or batch["labels"].shape != (inputs.shape[:1] if classes else inputs.shape):
-            shapes = f"{list(inputs.shape)} and labels {list(batch['labels'].shape)}"
-            must = "be [rows, length] and [rows]" if classes else "both be [rows, length]"
-            raise UsageError(f"In a batch of {self._name}, inputs {shapes} must {must}.")
+            raise UsageError(
+                f"In a batch of {self._name}, inputs {list(inputs.shape)} and labels {list(batch['labels'].shape)} "
+                f"must be [rows, length] and [rows{'' if classes else ', length'}]."
+            )
         return batch
 
 

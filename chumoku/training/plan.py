@@ -228,8 +228,11 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         print(f"[{name}]")
         for key, value in table.items():
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
-    for line in ("", *_plan_lines(recipe, found), "Nothing was trained."):
+    for line in ("", *_plan_lines(recipe, found)):
         print(translate(line))
+    if found["sample"]:
+        print(translate("A sample, with ⟦ ⟧ around what is learned:"), found["sample"], sep="\n")
+    print(translate("Nothing was trained."))
 
 
 def _plan_lines(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
@@ -251,8 +254,6 @@ def _plan_lines(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
         f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}."
     )
-    if found["sample"]:
-        yield f"A sample, with ⟦ ⟧ around what is learned:\n{found['sample']}"
 
 
 def _data_lines(recipe: Recipe, found: dict[str, Any]) -> list[str]:

@@ -35,8 +35,8 @@ def _find_data_problems(recipe: Recipe, config: ModelConfig) -> Iterator[Problem
     data = recipe.data
     kinds = DATA_KINDS[config.kind]
     if data.kind not in (*kinds, "own"):
-        fits = " or ".join(kinds)
-        yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
+        fits = ", ".join(kinds)
+        yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose from {fits}.")
     elif config.labels is not None and data.kind not in (*LABEL_HEADS, "own"):
         sentence = f"this model has the head '{config.head}'; choose labels (classes of texts) or tags (of words)."
         yield Problem("data.kind", sentence)

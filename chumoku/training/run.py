@@ -355,8 +355,10 @@ def resume_from_checkpoint(run: Run) -> None:
     )
     run.average.load({name: distribute_like(known[name], value) for name, value in tensors.average.items()})
     vars(run.state).update(vars(state))
-    done = state.step == run.recipe.train.steps
-    run.log.info(f"Resumed from {path}.{' It is finished; raise train.steps to continue.' if done else ''}")
+    if state.step == run.recipe.train.steps:
+        run.log.info(f"Resumed from {path}. It is finished; raise train.steps to continue.")
+    else:
+        run.log.info(f"Resumed from {path}.")
 
 
 def write_result(run: Run, folder: Path) -> None:

@@ -16,6 +16,7 @@ from chumoku.data.prompts import end_token
 from chumoku.data.sentence_batches import SentenceBatches
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import hypotheses
+from chumoku.messages import translate
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.training.datasets import TrainingData
 from chumoku.training.objectives import ContrastiveObjective, forward
@@ -139,7 +140,7 @@ def _retrieval(model: Model, batches: SentenceBatches) -> list[str]:
     nearest = (vectors[:, 0] @ vectors[:, 1].T).argmax(1)
     groups = torch.cat([batch["group"] for batch in tables])
     share = float((groups[nearest] == groups).float().mean())
-    return [f"  recall@1 among {len(vectors):,} validation rows: {share:.3f}"]
+    return [translate(f"  recall@1 among {len(vectors):,} validation rows: {share:.3f}")]
 
 
 def _flat(text: str) -> str:

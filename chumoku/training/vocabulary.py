@@ -42,8 +42,10 @@ def vocabulary_sizes(
     kind, requested = tokenizer.target_kind or tokenizer.kind, tokenizer.target_vocabulary or tokenizer.vocabulary
     second, target_reason = _tokenizer_size(tokenizer.target_file, kind, requested, None)
     source, target = _padded(first, tokenizer), _padded(second, tokenizer)
-    why = reason if reason == target_reason else f"{reason}; and {target_reason}"
-    return VocabularySizes(target, source, f"Vocabulary: {source:,} source and {target:,} target tokens, {why}.")
+    sizes = f"Vocabulary: {source:,} source and {target:,} target tokens, {reason}."
+    if reason != target_reason:
+        sizes = f"Vocabulary: {source:,} source tokens, {reason}, and {target:,} target tokens, {target_reason}."
+    return VocabularySizes(target, source, sizes)
 
 
 def _tokenizer_size(file: str | None, kind: str, requested: int, preset: int | None) -> tuple[int, str]:

@@ -63,7 +63,7 @@ def _load_side(path: Path, table: list[str], names: dict[str, str], *, is_target
     known = {piece.text: piece for piece in model.pieces if piece.kind in (sp.NORMAL, sp.USER, sp.BYTE)}
     missing = [name for name in names.values() if name not in table]
     if missing:
-        raise ValueError(f"{VOCABULARY} has no {', '.join(missing)}")
+        raise ValueError(f"{VOCABULARY} lacks the special tokens {', '.join(missing)}")
     controls = {piece.text for piece in model.pieces if piece.kind == sp.CONTROL} | set(names.values())
     special = {text: sp.CONTROL for text in table if text in controls or LANGUAGE.fullmatch(text)}
     special[names["unknown"]] = sp.UNKNOWN

@@ -37,8 +37,9 @@ def _find(folder: Path, name: str, other: str) -> Path:
     if (folder / name).is_dir():
         return folder / name
     if (folder / other).is_dir():
-        kinds = {"shards": "a text: data.kind = 'text'", "pairs": "sentence pairs: data.kind = 'pairs'"}
-        raise CorpusError(f"{folder} contains {kinds[other]} is needed.")
+        if other == "shards":
+            raise CorpusError(f"{folder} contains a text: data.kind = 'text' is needed.")
+        raise CorpusError(f"{folder} contains sentence pairs: data.kind = 'pairs' is needed.")
     raise CorpusError(f"{folder} was not written by `chumoku prepare`: it has no folder named {name}.")
 
 
