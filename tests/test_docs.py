@@ -262,7 +262,7 @@ def test_the_built_site_works_from_disk(tmp_path: Path) -> None:
         page.goto((site / "index.html").resolve().as_uri())
         page.wait_for_url("**/en/index.html")
         assert any("reference/keys" in link for link in search(page, site, "en", "dropout"))
-        assert any("reference/keys" in link for link in search(page, site, "ja", "注意の窓"))
+        assert any("reference/keys" in link for link in search(page, site, "ja", "アテンションの窓"))
         page.goto((site / "ja" / "reference" / "keys.html").resolve().as_uri())
         page.click(".other-language a")
         page.wait_for_url("**/en/reference/keys.html")
