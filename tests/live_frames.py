@@ -6,12 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from browser import until
 from doc_language import wrong_language
+
+from chumoku.lab.claims.attention_cat import VECTORS
+from chumoku.nn.attention import attend
 
 KEY = re.compile(r"^[a-z]+(?:_[a-z]+)+$", flags=re.MULTILINE)  # a text that a language does not have
 DRAG = """input => { input.value = input.value === input.max ? input.min : input.max;
   input.dispatchEvent(new Event('input')); }"""
+SHOWN = """main => { const copy = main.cloneNode(true); copy.querySelectorAll('.slider').forEach(one => one.remove());
+  return copy.innerHTML }"""  # without the sliders, which change when they are moved
 
 
 def check_figures(page: Any, site: Path, names: list[str]) -> None:
@@ -25,13 +31,23 @@ def check_figures(page: Any, site: Path, names: list[str]) -> None:
             assert not KEY.search(shown), (name, KEY.findall(shown))
             assert not wrong_language(shown, language), name
             assert page.evaluate("document.documentElement.scrollWidth") <= 360, name
-        before = page.inner_html("main")
+        before = page.eval_on_selector("main", SHOWN)
         if page.query_selector("input[type=range]") is None:
             page.focus(".point")
             page.keyboard.press("ArrowRight")
         else:
             page.eval_on_selector("input[type=range]", DRAG)
-        assert page.inner_html("main") != before, name
+        assert page.eval_on_selector("main", SHOWN) != before, name
+
+
+def check_attention(page: Any, site: Path) -> None:
+    """The figure of attention starts with the vectors of the notes, and has the weights that Python computes."""
+    page.goto("about:blank")
+    page.goto(f"{(site / 'live' / 'figures.html').as_uri()}#/attention")
+    cells = page.eval_on_selector_all(".matrix td", "cells => cells.map(cell => Number(cell.textContent))")
+    x = torch.tensor(VECTORS)[None, None]
+    weights = attend(x, x, x)[1].flatten()
+    assert torch.allclose(torch.tensor(cells), weights, atol=0.00501), cells
 
 
 def check_small_frame(page: Any, chapter: Path) -> None:

@@ -27,7 +27,7 @@ from doc_blocks import (
     run_page,
 )
 from doc_language import wrong_bold, wrong_brackets, wrong_language
-from live_frames import check_figures, check_small_frame, check_translator
+from live_frames import check_attention, check_figures, check_small_frame, check_translator
 
 sys.path.insert(0, str(DOCS / "tools"))
 from assemble import COURSE, LANGUAGES, assemble, fill, join_japanese_lines
@@ -267,6 +267,7 @@ def test_the_built_site_works_from_disk(tmp_path: Path) -> None:
         page.click(".other-language a")
         page.wait_for_url("**/en/reference/keys.html")
         check_figures(page, site, list_figures())
+        check_attention(page, site)
         check_small_frame(page, site / "en" / "course" / "02-dot-product.html")
         check_translator(page, site / "ja" / "course" / "05-heads.html", "猫が庭で静かに寝ている。")
         assert not wrong
