@@ -30,6 +30,7 @@ html_title = "chumoku"
 html_static_path = [str(DOCS / "theme" / "static")]
 templates_path = [str(DOCS / "theme" / "templates")]
 html_css_files = ["site.css"]
+html_js_files = ["live.js"]
 html_show_sphinx = False
 html_show_search_summary = False  # a summary fetches the page, which browsers refuse on pages opened from disk
 html_copy_source = False

@@ -35,7 +35,7 @@ DOCS = ROOT / "docs"
 RUN, DATA, OWN = (
     ("python", "bash"),
     ("text", "toml", "ini", "nginx", "dockerfile"),
-    ("source", "generated", "lab", "{toctree}"),
+    ("source", "generated", "lab", "live", "{toctree}"),
 )
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`; tests take a free port instead
 MARKERS = ("", "file", "in tests", "background", "answer", "parsed")

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_blocks import DOCS, ROOT
+from doc_blocks import DOCS, ROOT, read_blocks
 
+from chumoku.lab.claims import SINGLE_SEED
 from chumoku.lab.experiment import FAILS, load_claims
+from chumoku.lab.report import VERDICTS
 from chumoku.lab.runner import read_result
 
 sys.path.insert(0, str(DOCS / "tools"))
-from lab_block import RESULTS
+from lab_block import RESULTS, describe_claims
 from notebooks import OUT, render_notebook, render_notebooks
 from quote import DocsError
 from run_blocks import run_block, run_blocks, show_outputs
@@ -92,3 +94,18 @@ def test_stored_results_are_those_of_the_claims() -> None:
         assert not disagreements(result), result["id"]
     claim = results[0]["claim"] | {"rule": {"en": "Another.", "ja": "別の規則。"}}
     assert disagreements({**results[0], "claim": claim, "verdict": FAILS}) == ["rule", "verdict"]
+
+
+def test_stored_verdicts_are_in_the_chapters() -> None:
+    """A chapter has every claim that trains, and its verdict and figure as soon as docs/lab has them."""
+    blocks = [block for file in DOCS.glob("en/course/[0-9]*.md") for block in read_blocks(file.read_text("utf-8"))]
+    shown = {id for block in blocks if block.kind == "lab" for id in block.code.split()}
+    trained = set(load_claims()) - set(SINGLE_SEED)
+    assert not trained - shown
+    stored = {folder.name for folder in RESULTS.iterdir() if folder.is_dir()}
+    assert stored <= trained
+    for id in trained:
+        text = describe_claims(id, "ja")
+        assert any(words.ja in text.partition("<dl>")[0] for _, words in VERDICTS.values()) == (id in stored), id
+        assert ("<img" in text) == (id in stored), id
+        assert ("chumoku lab run" in text) == (id not in stored), id

@@ -27,9 +27,11 @@ from doc_blocks import (
     run_page,
 )
 from doc_language import wrong_bold, wrong_brackets, wrong_language
+from live_frames import check_attention, check_figures, check_small_frame, check_translator
 
 sys.path.insert(0, str(DOCS / "tools"))
 from assemble import COURSE, LANGUAGES, assemble, fill, join_japanese_lines
+from live_figures import LIVE, list_figures
 from quote import DocsError, quote
 from translations import FOLDER, escape, read_translations, translate
 
@@ -90,6 +92,15 @@ def test_a_translation_belongs_to_a_sentence_of_the_code() -> None:
     assert set(used) - {"keys", "commands"} == {file.stem for file in FOLDER.glob("*.toml")} - {"theme"}
     for part in used:
         assert not set(read_translations(part)) - used[part], part
+
+
+def test_every_chapter_has_a_live_figure() -> None:
+    chapters = [page for page in PAGES if re.match(rf"{COURSE}\d", page)]
+    kinds = {page: [block.kind for block in read_blocks((DOCS / "en" / page).read_text("utf-8"))] for page in chapters}
+    assert len(kinds) == 12
+    assert not [page for page, found in kinds.items() if "live" not in found or "lab" not in found]
+    shown = {block.code.strip() for page in chapters for block in read_blocks((DOCS / "en" / page).read_text("utf-8"))}
+    assert set(list_figures()) <= shown, "a figure is in no chapter"
 
 
 def test_both_languages_have_the_same_code() -> None:
@@ -159,6 +170,9 @@ def test_a_quote_is_the_source() -> None:
         with pytest.raises(DocsError, match="is quoted, but"):
             quote(wrong)
     assert "def attend(" in fill("```source\nchumoku.nn.attention.attend\n```", "en")
+    for wrong in ("nothing", "gpt2 look"):
+        with pytest.raises(DocsError, match="live"):
+            fill(f"```live\n{wrong}\n```", "en")
     with pytest.raises(DocsError, match="no generated part"):
         fill("```generated\nkeyz\n```", "en")
     with pytest.raises(DocsError, match="has no translation"):
@@ -205,8 +219,8 @@ class Links(HTMLParser):
 
 
 def broken_links(site: Path) -> list[str]:
-    """Links and assets that lead nowhere, and assets of other hosts."""
-    pages = {file.resolve(): Links(file) for file in site.rglob("*.html")}
+    """Links and assets that lead nowhere, and assets of other hosts. The pages of live figures have no links."""
+    pages = {file.resolve(): Links(file) for file in site.rglob("*.html") if file.parent.name != LIVE}
     broken = []
     for file, page in pages.items():
         for address in sorted(page.links | page.loaded):
@@ -229,7 +243,7 @@ def search(page: Any, site: Path, language: str, query: str) -> list[str]:
 
 
 def test_the_built_site_works_from_disk(tmp_path: Path) -> None:
-    """Links and assets, no request to another host, and search in both languages."""
+    """Links and assets, no request to another host, search in both languages, and the live figures."""
     pytest.importorskip("sphinx", reason="the site is built with: pip install 'chumoku[docs]'")
     from build_site import build
 
@@ -244,14 +258,18 @@ def test_the_built_site_works_from_disk(tmp_path: Path) -> None:
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("requestfailed", lambda request: wrong.append(request.url))
-        page.on("request", lambda request: None if request.url[:5] in ("file:", "data:") else wrong.append(request.url))
+        page.on("request", lambda request: request.url[:5] in ("file:", "data:", "blob:") or wrong.append(request.url))
         page.goto((site / "index.html").resolve().as_uri())
         page.wait_for_url("**/en/index.html")
         assert any("reference/keys" in link for link in search(page, site, "en", "dropout"))
-        assert any("reference/keys" in link for link in search(page, site, "ja", "注意の窓"))
+        assert any("reference/keys" in link for link in search(page, site, "ja", "アテンションの窓"))
         page.goto((site / "ja" / "reference" / "keys.html").resolve().as_uri())
         page.click(".other-language a")
         page.wait_for_url("**/en/reference/keys.html")
+        check_figures(page, site, list_figures())
+        check_attention(page, site)
+        check_small_frame(page, site / "en" / "course" / "02-dot-product.html")
+        check_translator(page, site / "ja" / "course" / "05-heads.html", "猫が庭で静かに寝ている。")
         assert not wrong
 
 

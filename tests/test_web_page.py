@@ -138,6 +138,15 @@ def test_page_opens_from_disk_without_a_network(browser: Any, translator: Path) 
         page.click("[data-view=playground]")
         page.wait_for_selector(".playground canvas")
         assert_silent(log)
+        assert goto(page, translator, "#/look?tab=heads&text=one%3F&language=ja&theme=dark&embedded") == "open"
+        page.wait_for_selector(".heads-grid canvas")
+        assert page.input_value("#look-text") == "one?"
+        assert (page.get_attribute("html", "lang"), page.get_attribute("html", "data-theme")) == ("ja", "dark")
+        assert not page.is_visible("header")
+        assert not page.is_visible("footer")
+        page.evaluate("parent.postMessage({ theme: 'light' }, '*')")  # by the page around a frame
+        until(page, "document.documentElement.dataset.theme === 'light'")
+        assert log.messages == []
 
 
 def parts_of(page: bytes) -> dict[str, tuple[int, int]]:

@@ -17,7 +17,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
@@ -140,8 +140,16 @@ def policy(scripts: Iterable[Part], styles: Iterable[Part]) -> str:
     return "; ".join(f"{name} {sources}" for name, sources in allowed.items())
 
 
-def inline_script(entry: str) -> str:
-    """A module of the viewer with all that it imports, as a classic script without global names and comment lines."""
+def read(name: str) -> str:
+    """A file of the viewer."""
+    return (files("chumoku") / "viewer" / name).read_text(encoding="utf-8")
+
+
+def inline_script(entry: str, read: Callable[[str], str] = read) -> str:
+    """A module with all that it imports, as a classic script without global names and comment lines.
+
+    read    returns the source of a module by its path; by default a file of the viewer
+    """
     return f'"use strict";\n(() => {{\n{COMMENT_LINES.sub("", inline_modules(entry, read))}}})();\n'
 
 
@@ -153,8 +161,3 @@ def inert_json(value: Any) -> str:
 def compact_json(value: Any) -> str:
     """The text that JavaScript's JSON.stringify makes of the same value."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def read(name: str) -> str:
-    """A file of the viewer."""
-    return (files("chumoku") / "viewer" / name).read_text(encoding="utf-8")

@@ -1,12 +1,12 @@
-"""The pages of one language, ready for Sphinx: the Markdown in docs/en or docs/ja with three kinds of blocks filled in.
+"""The pages of one language, ready for Sphinx: the Markdown in docs/en or docs/ja with four kinds of blocks filled in.
 
-    ```source                            ```generated        ```lab
-    chumoku.nn.attention.attend          keys                dot
-    ```                                  ```                 ```
+    ```source                            ```generated        ```lab        ```live
+    chumoku.nn.attention.attend          keys                dot           softmax
+    ```                                  ```                 ```           ```
 
 A `source` block becomes the code of that name (quote.py), a `generated` block a part of the reference (reference.py),
-a `lab` block what the laboratory says about these claims (lab_block.py). The Python blocks of the course are run, and
-their output is below them (run_blocks.py).
+a `lab` block what the laboratory says about these claims (lab_block.py), a `live` block a figure that the reader can
+move (live_figures.py). The Python blocks of the course are run, and their output is below them (run_blocks.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 
 from lab_block import describe_claims
+from live_figures import embed_live
 from quote import ROOT, DocsError, quote
 from reference import GENERATORS
 from run_blocks import show_outputs
@@ -23,7 +24,7 @@ DOCS = ROOT / "docs"
 LANGUAGES = ("en", "ja")
 COURSE = "course/"  # the folder of the pages whose Python blocks are run
 JAPANESE = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"  # kana, kanji and full-width punctuation
-_FILLED = re.compile(r"^```(source|generated|lab)\n(.*?)\n```$", flags=re.DOTALL | re.MULTILINE)
+_FILLED = re.compile(r"^```(source|generated|lab|live)\n(.*?)\n```$", flags=re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", flags=re.MULTILINE)  # what tests do with the next block
 
 
@@ -47,7 +48,7 @@ def assemble(language: str, folder: Path = DOCS, *, run: bool = True) -> dict[st
 
 
 def fill(text: str, language: str, *, run: bool = True) -> str:
-    """A page's Markdown with its source, generated and (if `run`) lab blocks filled in."""
+    """A page's Markdown with its source, generated, live and (if `run`) lab blocks filled in."""
     return _FILLED.sub(
         lambda found: found[0] if found[1] == "lab" and not run else _fill_block(found[1], found[2], language),
         _COMMENT.sub("", text),
@@ -67,6 +68,8 @@ def _fill_block(kind: str, content: str, language: str) -> str:
         return "\n\n".join(_quoted_block(name.strip()) for name in content.splitlines())
     if kind == "lab":
         return describe_claims(content, language)
+    if kind == "live":
+        return embed_live(content, language)
     if content not in GENERATORS:
         raise DocsError(f"there is no generated part {content}; there are {', '.join(GENERATORS)}.")
     return GENERATORS[content](language)

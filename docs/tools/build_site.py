@@ -2,6 +2,7 @@
 
 FOLDER/index.html     leads to the language of the browser
 FOLDER/en, FOLDER/ja  the pages, with their own search
+FOLDER/live           the pages of live figures, for both languages
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from assemble import DOCS, LANGUAGES, assemble
+from live_figures import LIVE, write_live
 from quote import ROOT, DocsError
 from sphinx.application import Sphinx
 from sphinx.errors import SphinxError
@@ -33,6 +35,7 @@ def build(out: Path) -> None:
         made = Path(folder) / "site"
         for language in LANGUAGES:
             build_language(language, Path(folder) / language, made / language)
+        write_live(made / LIVE)
         (made / "index.html").write_text(START, encoding="utf-8")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(made, out)

@@ -3,6 +3,7 @@
     a Python block     a code cell, without output: run it
     a source block     a cell that prints the code as it is in the installed package
     a lab block        a cell for each claim that shows it
+    a live block       a sentence that says where the figure is
     everything else    Markdown; links lead to the pages in docs/
 
 `make notebooks` writes them. A test compares them with the chapters.
@@ -21,8 +22,12 @@ from quote import ROOT, DocsError
 
 LANGUAGES = ("en", "ja")
 OUT = ROOT / "examples" / "course"
-_BLOCK = re.compile(r"^```(python|source|lab)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(python|source|lab|live)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"^<!--.*?-->\n", flags=re.MULTILINE)
+LIVE_FIGURE = {
+    "en": "*The live figure is on the page of this chapter: run `make docs` and open `site/index.html`.*",
+    "ja": "*動く図は、この章のページにあります。`make docs` を実行して、`site/index.html` を開いてください。*",
+}
 _LINK = re.compile(r"\]\((?!https?:|#)")
 
 
@@ -47,9 +52,12 @@ def render_notebook(text: str, language: str) -> str:
     for found in _BLOCK.finditer(text):
         _append(cells, "markdown", _lead_links_to_docs(text[end : found.start()], language))
         kind, content = found.groups()
+        end = found.end()
+        if kind == "live":
+            _append(cells, "markdown", LIVE_FIGURE[language])
+            continue
         for code in [content] if kind == "python" else [_cell_code(kind, name, language) for name in content.split()]:
             _append(cells, "code", code)
-        end = found.end()
     _append(cells, "markdown", _lead_links_to_docs(text[end:], language))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}

@@ -11,6 +11,7 @@
 //     connect({ onState, onUnknownModel, restart })  → { api, check }; states are "ok" or the key of a text
 //     loadView(name),                                → a promise of the view's module, with its style sheets loaded
 //     enableStyles(names) }                          enables these style sheets of views and no others
+import { addressedView, followTheme, parameter } from "./address.js";
 import { el } from "./dom.js";
 import { makeFrame } from "./frame.js";
 import { addStrings, language, onLanguage, t } from "./i18n.js";
@@ -18,6 +19,7 @@ import { scrollToMiddle } from "./overflow.js";
 import { strings } from "./strings.js";
 import { startSwitches } from "./switches.js";
 
+const ADDRESSED = ["text", "tab", "new", "beam", "penalty", "kind"]; // values of views that an address may set
 const byId = (id) => document.getElementById(id);
 const root = document.documentElement;
 
@@ -33,7 +35,8 @@ export function startApp(given) {
   addStrings(strings);
   document.body.prepend(...makeFrame(backEnd.views));
   connection = backEnd.connect({ onState: showState, onUnknownModel: () => reloadModels(false), restart: start });
-  startSwitches((theme) => [...themeListeners].forEach((callback) => callback(theme)));
+  const { setTheme } = startSwitches((theme) => [...themeListeners].forEach((callback) => callback(theme)));
+  followTheme(setTheme);
   onLanguage(() => (document.title = `${t(viewInAddress())} · chumoku`));
   addEventListener("hashchange", show);
   start();
@@ -41,7 +44,7 @@ export function startApp(given) {
 
 // ---- the views ----
 function viewInAddress() {
-  const name = location.hash.replace(/^#\/?/, "").split(/[/?]/)[0];
+  const name = addressedView();
   return backEnd.views.includes(name) ? name : backEnd.views[0];
 }
 
@@ -100,7 +103,11 @@ function context(view) {
     onModel: subscribe(view.modelListeners),
     theme: { now: () => root.dataset.theme, onChange: subscribe(themeListeners) },
     notice,
-    storedValue: (key, initial = "") => storedValue(`${view.name}.${key}`, initial),
+    storedValue(key, initial = "") {
+      const stored = storedValue(`${view.name}.${key}`, initial);
+      if (ADDRESSED.includes(key) && parameter(key) !== null) stored.set(parameter(key));
+      return stored;
+    },
   };
 }
 

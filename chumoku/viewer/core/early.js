@@ -1,7 +1,9 @@
 "use strict";
-// Runs before the first paint: sets the saved theme and language, or those of the system.
+// Runs before the first paint: sets the theme and the language of the address (address.js), the saved ones, or the system's.
 (() => {
+  const address = new URLSearchParams(location.hash.replace(/^[^?]*/, ""));
   const saved = (name) => {
+    if (address.has(name)) return address.get(name);
     try {
       return localStorage.getItem("chumoku." + name);
     } catch {
@@ -13,4 +15,5 @@
   root.dataset.theme = ["dark", "light"].includes(saved("theme")) ? saved("theme") : dark ? "dark" : "light";
   const native = (navigator.language || "en").startsWith("ja") ? "ja" : "en";
   root.lang = ["en", "ja"].includes(saved("language")) ? saved("language") : native;
+  if (address.has("embedded")) root.dataset.embedded = "";
 })();

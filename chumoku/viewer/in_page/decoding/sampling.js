@@ -73,7 +73,7 @@ export function draw(logits, options, random) {
 }
 
 /** The tokens that can be drawn, ascending. */
-function keepTokens(logits, weights, { temperature, top_k, top_p, min_p }) {
+export function keepTokens(logits, weights, { temperature, top_k, top_p, min_p }) {
   if (!top_k && !top_p && !min_p) return [...weights.keys()];
   let kept = null; // the most likely first
   if (top_k) kept = mostLikely(logits, temperature, (tokens) => tokens.length >= top_k).slice(0, top_k);

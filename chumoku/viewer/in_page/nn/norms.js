@@ -25,7 +25,7 @@ export function makeRmsNorm(model, path, width) {
   return (x) => rmsNorm(x, factor, epsilon);
 }
 
-function layerNorm(x, gamma, beta, epsilon) {
+export function layerNorm(x, gamma, beta, epsilon) {
   const width = gamma.length;
   const y = new Float32Array(x.length);
   for (let at = 0; at < x.length; at += width) {
@@ -40,7 +40,7 @@ function layerNorm(x, gamma, beta, epsilon) {
   return y;
 }
 
-function rmsNorm(x, gamma, epsilon) {
+export function rmsNorm(x, gamma, epsilon) {
   const width = gamma.length;
   const y = new Float32Array(x.length);
   for (let at = 0; at < x.length; at += width) {
