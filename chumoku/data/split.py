@@ -48,9 +48,10 @@ def split_pairs(
 
 
 class CachedSplit:
-    """`split_pairs` that keeps its last result: the pairs that a tokenizer was trained on are read again to encode them.
+    """`split_pairs` that keeps its last result, which it returns for pairs with the same content.
 
-    Finding similar pairs takes much longer than reading them. The result is used only for pairs with the same content.
+    The pairs that a tokenizer is trained on are read again to encode them, and finding similar ones takes much longer
+    than reading.
     """
 
     def __init__(self) -> None:
