@@ -96,5 +96,5 @@ def describe_result(browser: str, result: dict[str, Any]) -> str:
         f"{where}: {result['compared']} differ from Python's by {result['apart']:.2g} (root mean square of "
         f"{result['numbers']:,} numbers; {result['limit']:.2g} is allowed), at most by "
         f"{largest['difference']:.2g} ({largest['place']}). {equal}."
-        + ("" if rate is None else f" {rate:.3g} tokens per second.")
+        + ("" if rate is None else f" {float(f'{rate:.3g}'):,.10g} tokens per second.")
     )
