@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import PageLog, monitored_page, until
+from browser import PageLog, module_page, monitored_page, until
 from bundles import byte_tokenizer, make_bundle
 from injections import FIELDS, FOUND, POINTED, SHORT, STRINGS, hostile_models, without_spaces
 
@@ -19,13 +19,11 @@ from chumoku.errors import DamagedError
 from chumoku.models.build import build
 from chumoku.models.presets import read_model_config
 from chumoku.pipeline import Pipeline
-from chumoku.probe.inline_modules import inline_modules
 from chumoku.web import export
 from chumoku.web.certificate import certify_page, describe_result
 from chumoku.web.checks import make_checks
 from chumoku.web.container import prepare_model
 from chumoku.web.export import export_page
-from chumoku.web.page import read
 from chumoku.weights.certificate import make_probes
 
 STATE = "document.documentElement.dataset.page"
@@ -109,9 +107,7 @@ REQUESTS = """async () => {
 
 def test_sums_and_requests(browser: Any) -> None:
     """SHA-256 as in hashlib; requests run one after another, and can be aborted while they run or wait."""
-    script = inline_modules("in_page/test.js", lambda name: MODULES if name == "in_page/test.js" else read(name))
-    with monitored_page(browser) as (page, log):
-        page.set_content(f"<script>{script}</script>")
+    with module_page(browser, MODULES) as page:
         lengths = [*range(131), 997, 65537]
         content = random.Random(7).randbytes(max(lengths))
         sums = page.evaluate(SUMS, [lengths, base64.b64encode(content).decode()])
@@ -121,7 +117,6 @@ def test_sums_and_requests(browser: Any) -> None:
             **{"sum": 5, "after": 11, "log": [], "pieces": [0, 1, 2, 3, 4], "left": True},
             **{"wrong": ["ApiError", "No.", 404, "a", "b"], "broken": 500},
         }
-        assert log.messages == []
 
 
 ABOUT = """import { makeMount, strings } from "./about/about.js";
@@ -155,9 +150,7 @@ def test_about_is_in_japanese(browser: Any) -> None:
     engine = {"engine": "wasm", "threads": 2}
     cases = [("encoder", engine), ("decoder", {**engine, "fallback": "12"})]
     cases += [("encoder-decoder", {**engine, "one_thread": "12"})]
-    script = inline_modules("in_page/test.js", lambda name: ABOUT if name == "in_page/test.js" else read(name))
-    with monitored_page(browser) as (page, log):
-        page.set_content(f"<script>{script}</script>")
+    with module_page(browser, ABOUT) as page:
         page.evaluate("document.documentElement.lang = 'ja'")
         for kind, facts in cases:
             text = page.evaluate("(given) => window.show(...given)", [kind, facts, results])
@@ -169,7 +162,6 @@ def test_about_is_in_japanese(browser: Any) -> None:
         assert all(f"largest difference 0.5 ({place})" in text for place in places)
         assert "vectors differ by 0.0015 (root mean square of 1,111 numbers); allowed: 0.1" in text
         assert "4,300 tokens per second" in text
-        assert log.messages == []
     assert describe_result("Chromium 1", results[0]).endswith(" 4,290 tokens per second.")
 
 
