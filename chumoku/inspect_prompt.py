@@ -144,7 +144,7 @@ def _translate(
         return [True] * len(rows)
 
     found = hypotheses(
-        model, [source], tokenizer=tokenizer, begin=begin, beam=1, limit=limit, still_wanted=still_wanted
+        model, [source], tokenizer=tokenizer, begin=begin, beam=1, max_new_tokens=limit, still_wanted=still_wanted
     )
     return found[0][0].tokens, found[0][0].ended
 

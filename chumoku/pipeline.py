@@ -75,7 +75,7 @@ class Pipeline(Bundle):
         *,
         beam: int = BEAM,
         length_penalty: float = LENGTH_PENALTY,
-        limit: int | None = None,
+        max_new_tokens: int | None = None,
         min_new_tokens: int = 0,
         into: str | None = None,
         source_language: str | None = None,
@@ -88,7 +88,7 @@ class Pipeline(Bundle):
 
         beam              beam size; 1 is greedy
         length_penalty    above 0 favors long translations, below 0 short ones
-        limit             most tokens of a translation; by default 2 × source + 20
+        max_new_tokens    most tokens of a translation; by default 2 × source + 20
         into              target language, for multilingual models
         source_language   language of the texts, for models that have a token for it (M2M100, NLLB, mBART)
         split             translate the sentences of a text one by one, and join their translations
@@ -106,7 +106,7 @@ class Pipeline(Bundle):
             source_language=source_language,
             beam=beam,
             length_penalty=length_penalty,
-            limit=limit,
+            max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens,
             batch_tokens=batch_tokens,
             split=split,

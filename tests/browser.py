@@ -11,13 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.chromium import find_chromium, open_chromium
+
+ENTRY_NAME = "in_page/test.js"
 
 
 def require_chromium() -> None:
@@ -110,6 +114,23 @@ def monitored_page(browser: Any, **options: Any) -> Iterator[tuple[Any, PageLog]
     page.on("request", lambda request: log.requests.append(request.url))
     yield page, log
     context.close()
+
+
+def inline_entry(entry: str) -> str:
+    """A script of JavaScript that imports modules of viewer/in_page, with all of them inside."""
+    folder = files("chumoku") / "viewer"
+    return inline_modules(
+        ENTRY_NAME, lambda name: entry if name == ENTRY_NAME else (folder / name).read_text(encoding="utf-8")
+    )
+
+
+@contextmanager
+def module_page(browser: Any, entry: str, *, more: str = "") -> Iterator[Any]:
+    """A page that runs `inline_entry(entry)` and then `more`; it must not log anything."""
+    with monitored_page(browser) as (page, log):
+        page.set_content(f'<script type="module">{inline_entry(entry)}{more}</script>')
+        yield page
+        assert log.messages == []
 
 
 def until(page: Any, expression: str, *, seconds: float = 10.0) -> None:

@@ -43,7 +43,7 @@ def commands(base: Path, place: Path) -> dict[str, list[str]]:
         "convert": ["convert", f"{base}/llama", f"{place}/out", "--to", "chumoku"],
         "convert gguf": ["convert", f"{base}/llama", f"{place}/out.gguf", "--to", "gguf"],
         "translate": ["translate", f"{base}/translator", "--file", f"{base}/lines.txt", "--out", f"{place}/out.txt",
-                      "--beam", "1", "--limit", "3"],
+                      "--beam", "1", "--max-new-tokens", "3"],
         "lab": ["lab", "run", "dot", "--quick", "--out", f"{place}/lab"],
         "tokenizer": ["tokenize", "--train", "bpe", "--from", f"{base}/text.txt", "--save", f"{place}/tokenizer.json",
                       "--vocabulary", "400"],

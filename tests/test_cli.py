@@ -14,6 +14,8 @@ import pytest
 from commands import Ask, show_help
 
 from chumoku.cli import demo
+from chumoku.data import split
+from chumoku.data.near_duplicates import group_pairs
 from chumoku.training.recipe import load_recipe
 
 
@@ -278,7 +280,7 @@ def test_tokenize_compares_all_kinds(folder: Path, ask: Ask) -> None:
     assert "tokens/character" in ask("tokenize", "--compare", "text.txt", "--vocabulary", "700").out
 
 
-def test_prepare_text_and_pairs(folder: Path, ask: Ask) -> None:
+def test_prepare_text_and_pairs(folder: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "text.txt").write_text("猫が好きだ\n\n犬が走る\n\n" * 30, encoding="utf-8")
     words = ("prepare", "text.txt", "--out", "prepared", "--vocabulary", "300", "--report", "report.json")
     first = ask(*words)
@@ -300,11 +302,14 @@ def test_prepare_text_and_pairs(folder: Path, ask: Ask) -> None:
 
     pairs = "".join(f"猫が{n}匹いる\tThere are {n} cats.\n" for n in range(200)) + "\tempty\n"
     (folder / "pairs.tsv").write_text(pairs, encoding="utf-8")
+    searches: list[int] = []
+    monkeypatch.setattr(split, "group_pairs", lambda pairs, _: searches.append(len(pairs)) or group_pairs(pairs))
     second = ask(
         *("prepare", "pairs.tsv", "--pairs", "--out", "both", "--vocabulary", "300", "--languages", "ja,en"),
         *("--report", "pairs.json"),
     )
     assert second.code == 0, second.err
+    assert searches == [200], "similar pairs are searched once for the tokenizer and for the tokens"
     assert "1 dropped: empty" in second.out
     assert "pairs.tsv:201" in second.out
     assert "padding" in second.out

@@ -197,7 +197,7 @@ def test_json_is_one_line(ask: Ask, tmp_path: Path) -> None:
 def test_chumoku_target_can_be_loaded(ask: Ask, models: Path, tmp_path: Path) -> None:
     assert ask("convert", "translator", str(tmp_path / "out"), "--to", "chumoku").code == 0
     ours, theirs = chumoku.load(models / "translator"), chumoku.load(tmp_path / "out")
-    assert theirs.translate("one", limit=7) == ours.translate("one", limit=7)
+    assert theirs.translate("one", max_new_tokens=7) == ours.translate("one", max_new_tokens=7)
     assert "certificate.json" in json.loads((tmp_path / "out" / "manifest.json").read_text())["files"]
 
 

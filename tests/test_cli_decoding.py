@@ -73,8 +73,8 @@ def test_help_of_no_command_needs_torch() -> None:
 
 def test_translate_sentences(ask: Ask, models: Path) -> None:
     pipeline = chumoku.load(models / "translator")
-    expected = pipeline.translate(["one", "two"], beam=2, limit=7)
-    short = ("--beam", "2", "--limit", "7")
+    expected = pipeline.translate(["one", "two"], beam=2, max_new_tokens=7)
+    short = ("--beam", "2", "--max-new-tokens", "7")
     assert ask("translate", "translator", "one", "two", *short) == (0, "".join(f"{one}\n" for one in expected), "")
     lines = ask("translate", "translator", "one", "two", *short, "--json").out.split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
@@ -85,10 +85,10 @@ def test_translate_sentences(ask: Ask, models: Path) -> None:
 
 
 def test_translate_lines_of_standard_input(ask: Ask, models: Path) -> None:
-    one, two = chumoku.load(models / "translator").translate(["one", "two"], limit=7)
-    found = ask("translate", "translator", "--limit", "7", stdin=b"one\r\n\n  \ntwo")
+    one, two = chumoku.load(models / "translator").translate(["one", "two"], max_new_tokens=7)
+    found = ask("translate", "translator", "--max-new-tokens", "7", stdin=b"one\r\n\n  \ntwo")
     assert found == (0, f"{' '.join(one.splitlines())}\n\n\n{' '.join(two.splitlines())}\n", "")
-    found = ask("translate", "translator", "--limit", "7", stdin=b"one\n\x83\x7d\xff\ntwo\n")
+    found = ask("translate", "translator", "--max-new-tokens", "7", stdin=b"one\n\x83\x7d\xff\ntwo\n")
     assert found.code == 2
     assert found.out == f"{' '.join(one.splitlines())}\n", "what came before is answered"
     assert "Line 2 of standard input is not valid UTF-8" in found.err
@@ -98,7 +98,7 @@ def test_translate_lines_of_standard_input(ask: Ask, models: Path) -> None:
 
 
 def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
-    process = alone("translate", "translator", "--limit", "3", cwd=models, stdin=None)
+    process = alone("translate", "translator", "--max-new-tokens", "3", cwd=models, stdin=None)
     assert process.stdin is not None
     assert process.stdout is not None
     for text in (b"one\n", b"\n", b"two\n"):
@@ -112,7 +112,8 @@ def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    "words", [["translate", "translator", "--limit", "3"], ["generate", "decoder", "x", "--max-new-tokens", "40"]]
+    "words",
+    [["translate", "translator", "--max-new-tokens", "3"], ["generate", "decoder", "x", "--max-new-tokens", "40"]],
 )
 def test_a_closed_pipe_ends_quietly(words: list[str], models: Path) -> None:
     process = alone(*words, cwd=models, stdin=None)
@@ -135,11 +136,11 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     texts = [f"line {number}" if number % 5 else "" for number in range(33)]
     (tmp_path / "in.txt").write_text("\n".join(texts))
     out = tmp_path / "new" / "out.txt"
-    words = ("--file", str(tmp_path / "in.txt"), "--out", str(out), "--limit", "5", "--beam", "1")
+    words = ("--file", str(tmp_path / "in.txt"), "--out", str(out), "--max-new-tokens", "5", "--beam", "1")
     found = ask("translate", "translator", *words)
     assert found.code == 0, found.err
     assert found.out == f"Wrote 33 lines to {out}.\n"
-    output = chumoku.load(models / "translator").translate(texts, limit=5, beam=1)
+    output = chumoku.load(models / "translator").translate(texts, max_new_tokens=5, beam=1)
     assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in output), ""]
     again = ask("translate", "translator", *words)
     assert again.code == 2
@@ -160,7 +161,17 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_translation_is_continued(models: Path, tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(1301)))
-    words = ("translate", "translator", "--file", str(tmp_path / "in.txt"), "--limit", "5", "--beam", "1", "--out")
+    words = (
+        "translate",
+        "translator",
+        "--file",
+        str(tmp_path / "in.txt"),
+        "--max-new-tokens",
+        "5",
+        "--beam",
+        "1",
+        "--out",
+    )
     whole, out = tmp_path / "whole.txt", tmp_path / "out.txt"
     assert ask(*words, str(whole)).code == 0
     process = alone(*words, str(out), cwd=models)
@@ -414,7 +425,7 @@ def test_evaluate_skips_sentences_longer_than_the_context(ask: Ask, tmp_path: Pa
         (["translate", "decoder", "one"], "decoder is of kind 'decoder', but this command needs the kind"),
         (["translate", ".", "one"], "is not a model"),
         (["translate", "nowhere", "one"], "nowhere does not exist"),
-        (["translate", "translator", "one", "--limit", "0"], "--limit"),
+        (["translate", "translator", "one", "--max-new-tokens", "0"], "--max-new-tokens"),
         (["translate", "translator", "one", "--beam", "-1"], "--beam"),
         (["translate", "translator", "one", "--length-penalty", "nan"], "-penalty must be a number from −10 to 10"),
         (["translate", "translator", "one", "--length-penalty", "1e300"], "--length-penalty"),

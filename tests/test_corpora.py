@@ -13,15 +13,19 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from chumoku.data import split
 from chumoku.data.batches import PairBatches, WindowBatches
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
+from chumoku.data.near_duplicates import group_pairs
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.data.shards import Shards, prepare_text
 from chumoku.data.split import split_pairs
 from chumoku.errors import ChumokuError, CorpusError, MissingExtraError
 from chumoku.text import train
+from chumoku.training.datasets import prepare
+from chumoku.training.recipe import read_recipe
 
 PAIRS = [Pair("猫が好きだ", "I like cats."), Pair("犬が走る", "The dog runs."), Pair("魚を食べる", "I eat fish.")]
 
@@ -395,13 +399,37 @@ def test_parts_on_disk_match_the_split(tmp_path: Path) -> None:
     assert parts["train"] | parts["validation"] == {row.split("\t")[0] for row in rows}
 
 
+@pytest.mark.parametrize("kind", ["pairs", "labels"])
+def test_similar_texts_are_searched_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run splits its corpus for the tokenizer and again for the tokens."""
+    searches: list[int] = []
+    monkeypatch.setattr(split, "group_pairs", lambda pairs, _: searches.append(len(pairs)) or group_pairs(pairs))
+    target = "{letter}{other}" * 7 if kind == "pairs" else "{other}"
+    both = [{"letter": letter, "other": other} for letter in "defghijklmnopqrstuvwxyz" for other in "abc"]
+    rows = [f"{{letter}}-{{other}}-{target}\t{target}".format(**one) for one in both]
+    data = {"kind": kind, "files": [str(write(tmp_path / "a.tsv", "\n".join(rows)))], "validation_share": 0.3}
+    model = {"preset": "tiny-encoder-decoder" if kind == "pairs" else "tiny-encoder", "context": 64}
+    prepare(read_recipe({"model": model, "tokenizer": {"kind": "word"}, "data": data}), folder=tmp_path / "data")
+    assert searches == [len(rows)]
+
+
+def test_a_cached_split_is_used_for_the_same_pairs_only() -> None:
+    pairs = [Pair(letter * 7, letter.upper() * 5) for letter in "abcdefghijklmnopqrstuvw"]
+    cached = split.CachedSplit()
+    for some, seed, validation in [(pairs, 0, 0.5), (pairs[2:], 0, 0.5), (pairs[2:], 3, 0.5), (pairs[2:], 3, 0.2)]:
+        options = {"seed": seed, "validation": validation}
+        expected = split_pairs(some, **options)  # type: ignore[arg-type]
+        assert cached(some, **options) == expected  # type: ignore[arg-type]
+        assert cached(list(some), **options) is cached(some, **options)  # type: ignore[arg-type]
+
+
 def test_preparing_again_does_nothing_until_an_input_changes(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n\n犬が走る\n")
     prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
     written_at = (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns
     seen: list[bool] = []
 
-    def prepare() -> Shards:
+    def prepare_again() -> Shards:
         return prepare_text(
             Corpus([file]),
             TOKENIZER,
@@ -409,11 +437,11 @@ def test_preparing_again_does_nothing_until_an_input_changes(tmp_path: Path) -> 
             progress=lambda step, *_, **__: seen.append(step == "tokenizing"),
         )
 
-    prepare()
+    prepare_again()
     assert not any(seen)
     assert (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns == written_at
     file.write_text("猫が好きだ\n\n犬が走る\n\n魚\n", encoding="utf-8")
-    assert prepare().documents == 3
+    assert prepare_again().documents == 3
     assert any(seen)
     manifest = read_manifest(tmp_path / "shards")
     assert manifest["made_of"]["tokenizer"] == TOKENIZER.fingerprint

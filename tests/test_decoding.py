@@ -543,7 +543,7 @@ def test_translation_is_search_as_in_training(letters: Tokenizer) -> None:
     assert translate(model, ["jumps over"], **options) == [letters.decode(found[0][0].tokens)]
     with torch.no_grad():
         model.head.bias[roles.end] = -99.0
-    assert len(letters.encode(translate(model, ["jumps over"], limit=3, **options)[0])) == 3
+    assert len(letters.encode(translate(model, ["jumps over"], max_new_tokens=3, **options)[0])) == 3
     assert len(letters.encode(translate(model, ["jumps over"], **options)[0])) == 2 * 11 + 20
 
 

@@ -89,9 +89,9 @@ def translator(kind):
 def test_translating_keeps_addresses(kind):
     """Also with a model that writes nonsense; a vocabulary of words has no stand-ins, so there nothing is kept."""
     text = "the cat https://a.b/c"
-    (result,) = translator(kind).translate([text], limit=5)
+    (result,) = translator(kind).translate([text], max_new_tokens=5)
     assert ("https://a.b/c" in result) == (kind != "word")
-    (raw,) = translator(kind).translate([text], limit=5, split=False)
+    (raw,) = translator(kind).translate([text], max_new_tokens=5, split=False)
     assert "https://a.b/c" not in raw
 
 
@@ -102,6 +102,6 @@ def test_the_server_keeps_the_same_words():
     with serving({"one": pipeline}) as server:
         answer = server.post("/v1/translate", model="one", text=texts, max_tokens=5, alignment=True).json()
     found = answer["translations"]
-    assert [one["hypotheses"][0]["text"] for one in found] == pipeline.translate(texts, limit=5)
+    assert [one["hypotheses"][0]["text"] for one in found] == pipeline.translate(texts, max_new_tokens=5)
     pairs = [[tuple(word.values()) for word in one["stand_ins"]] for one in found]
     assert pairs == [[], [], [("B2", "https://a.b/c"), ("B2", "https://d.e/f")]]

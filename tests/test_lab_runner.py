@@ -6,9 +6,13 @@ import base64
 import functools
 import hashlib
 import json
+import multiprocessing
+import os
 import re
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -462,6 +466,31 @@ def test_processes_do_not_change_numbers(tmp_path: Path, monkeypatch: pytest.Mon
     for one, other in zip(shared, alone, strict=True):
         assert one.as_dict()["numbers"] == other.as_dict()["numbers"]
         assert (tmp_path / "shared" / one.id / "result.json").is_file()
+
+
+def wait_in_worker(ids: list[str], budget: Budget, out: Path) -> None:
+    os.write(int(out.name), b"x")
+    time.sleep(20)
+    os._exit(1)  # a worker that its pool has lost would wait forever
+
+
+def test_workers_end_with_the_process_that_started_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe has ended when no process can write to it."""
+    fork = multiprocessing.get_context("fork")  # fast, unlike spawn
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: fork)
+    monkeypatch.setattr(runner, "run", wait_in_worker)
+    monkeypatch.setattr(runner, "expected_seconds", lambda *_: 1.0)
+    heard, write = os.pipe()
+    main = fork.Process(target=processes.run, args=(["skip", "moe"], BUDGET, Path(str(write))))
+    main.start()
+    os.close(write)
+    assert b"".join(os.read(heard, 1) for _ in range(2)) == b"xx", "both workers run"
+    main.terminate()
+    ended, _, _ = select.select([heard], [], [], 10)
+    assert ended
+    assert os.read(heard, 1) == b""
+    os.close(heard)
 
 
 def test_groups_contain_every_claim_once() -> None:

@@ -114,7 +114,7 @@ def test_translations_equal_generate(name: str, beam: int, tmp_path: Path) -> No
     found = set()
     for source, target in [KINDS[name][2:], (codes[3], codes[5]), (codes[5], codes[7])]:
         expected = generate(ours, theirs, tokenizer, name, source, target, num_beams=beam, early_stopping=True)
-        options = {"beam": beam, "limit": LIMIT, "length_penalty": 0.0, "split": False}
+        options = {"beam": beam, "max_new_tokens": LIMIT, "length_penalty": 0.0, "split": False}
         assert ours.translate(TEXT, source_language=source, into=target, **options) == expected
         found.add(expected)
     assert len(found) > 1, "the languages make a difference"
@@ -148,9 +148,9 @@ def test_all_paths_translate_the_same(tmp_path: Path, ask: Ask) -> None:
     pipeline = chumoku.load(tmp_path / "model")
     pipeline.save(tmp_path / "bundle")
     languages = {"source_language": "jpn_Jpan", "into": "eng_Latn"}
-    expected = pipeline.translate(TEXT, beam=1, limit=7, **languages)
+    expected = pipeline.translate(TEXT, beam=1, max_new_tokens=7, **languages)
     for folder in ("model", "bundle"):
-        words = ("--from", "jpn_Jpan", "--into", "eng_Latn", "--beam", "1", "--limit", "7")
+        words = ("--from", "jpn_Jpan", "--into", "eng_Latn", "--beam", "1", "--max-new-tokens", "7")
         assert ask("translate", str(tmp_path / folder), TEXT, *words).out.removesuffix("\n") == expected
     with serving({"model": tmp_path / "bundle"}) as server:
         card = server.client.get("/v1/models").json()["data"][0]
@@ -192,7 +192,7 @@ def test_a_default_target_language(tmp_path: Path) -> None:
     """From forced_bos_token_id, or from `convert --into`; kept by bundles and folders, and used by `look`."""
     save("mbart50", tmp_path / "theirs")
     ours = chumoku.load(tmp_path / "theirs")
-    options = {"beam": 1, "limit": 7}
+    options = {"beam": 1, "max_new_tokens": 7}
     expected = ours.translate(TEXT, into="fr_XX", **options)
     convert(tmp_path / "theirs", tmp_path / "bundle", to="chumoku", into="fr_XX")
     convert(tmp_path / "bundle", tmp_path / "folder", to="transformers")

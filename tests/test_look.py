@@ -70,7 +70,7 @@ def test_look_at_a_translation(folders: dict[str, Path], tmp_path: Path) -> None
         run_look(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--max-new-tokens", "5", "--json")
     )
     pipeline = chumoku.load(folders["encoder-decoder"])
-    assert result["output"] == pipeline.translate("猫と", beam=1, limit=5), "the same as translate"
+    assert result["output"] == pipeline.translate("猫と", beam=1, max_new_tokens=5), "the same as translate"
     assert [one[0] for one in result["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
     written = [one[0] for one in result["tokens"]]
     assert written[0] == pipeline.tokenizer.roles.begin

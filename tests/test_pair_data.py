@@ -168,5 +168,5 @@ def test_one_model_is_trained_for_both_directions(tmp_path: Path) -> None:
     )
     pipeline = chumoku.load(done.last)
     assert pipeline.tokenizer.roles.languages.keys() == {"ja", "en"}
-    assert isinstance(pipeline.translate("猫17匹", into="en", limit=5), str)
-    assert isinstance(pipeline.translate("cats 17", into="ja", limit=5), str)
+    assert isinstance(pipeline.translate("猫17匹", into="en", max_new_tokens=5), str)
+    assert isinstance(pipeline.translate("cats 17", into="ja", max_new_tokens=5), str)

@@ -401,7 +401,7 @@ def test_unknown_arguments_are_named(decoder: Pipeline, name: str, suggestion: s
 
 
 def test_unknown_arguments_of_translate_and_embed_are_named(translator: Pipeline, encoder: Pipeline) -> None:
-    for name, suggestion in (("num_beams", "beam"), ("max_new_tokens", "limit"), ("lenght_penalty", "length_penalty")):
+    for name, suggestion in (("num_beams", "beam"), ("limit", "max_new_tokens"), ("lenght_penalty", "length_penalty")):
         with pytest.raises(TypeError, match=rf"translate\(\) has no argument '{name}'\. Did you mean {suggestion}\?"):
             translator.translate("one", **{name: 3})
     with pytest.raises(TypeError, match="Did you mean batch_tokens"):
@@ -430,9 +430,9 @@ def test_repr_is_one_short_line(decoder: Pipeline) -> None:
 
 
 def test_one_text_in_one_answer_out(translator: Pipeline) -> None:
-    output = translator.translate(TEXTS, beam=2, limit=5)
+    output = translator.translate(TEXTS, beam=2, max_new_tokens=5)
     assert len(output) == len(TEXTS)
-    assert [translator.translate(one, beam=2, limit=5) for one in TEXTS] == output
+    assert [translator.translate(one, beam=2, max_new_tokens=5) for one in TEXTS] == output
     assert translator.translate([]) == []
 
 
@@ -464,7 +464,7 @@ def test_every_precision_generates(precision: str, tmp_path: Path) -> None:
         for kind in ("decoder", "encoder", "encoder-decoder")
     )
     assert isinstance(decoder.generate("one", max_new_tokens=5), str)
-    assert isinstance(translator.translate("one", limit=5), str)
+    assert isinstance(translator.translate("one", max_new_tokens=5), str)
     plain = chumoku.load(tmp_path / "encoder").embed("one")
     assert encoder.embed("one").dtype == torch.float32
     assert float(encoder.embed("one") @ plain) > 0.98

@@ -315,7 +315,7 @@ def test_decoding_runs_the_formulas(kind: str, tmp_path: Path, monkeypatch: pyte
                 list(pipeline.stream("one", max_new_tokens=11, temperature=0.0)),
                 list(pipeline.stream("two", max_new_tokens=7, seed=3)),
             ]
-        return [pipeline.translate(["one", "another"], beam=beam, limit=11) for beam in (1, 3)]
+        return [pipeline.translate(["one", "another"], beam=beam, max_new_tokens=11) for beam in (1, 3)]
 
     fast, calls = say(), []
     usual = attention.attend

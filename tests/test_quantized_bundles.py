@@ -102,8 +102,8 @@ def test_convert_writes_small_bundles_that_generate_the_same(tokenizer: Tokenize
         assert ended.code == 0, ended.err
         assert f"in {kind} it also rounds activations" in ended.out
         sizes[kind] = (out / "model.safetensors").stat().st_size
-        text = ask("translate", str(out), "the cat sat", "--limit", "9")
-        assert text.out == ask("translate", str(out), "the cat sat", "--limit", "9").out != ""
+        text = ask("translate", str(out), "the cat sat", "--max-new-tokens", "9")
+        assert text.out == ask("translate", str(out), "the cat sat", "--max-new-tokens", "9").out != ""
         assert json.loads((out / "certificate.json").read_text("utf-8"))["kind"] == kind
     assert sizes["int8"] < 0.29 * sizes["float32"]
     assert sizes["int4"] < 0.19 * sizes["float32"]

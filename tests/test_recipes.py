@@ -265,5 +265,15 @@ def test_a_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert format_duration(50) == "50 seconds"
 
 
+@pytest.mark.parametrize(
+    ("kind", "tokenizer", "needed"),
+    [("decoder", "unigram", 517), ("decoder", "bpe", 261), ("encoder-decoder", "unigram", 617)],
+)
+def test_a_dry_run_refuses_a_vocabulary_that_is_too_small(kind: str, tokenizer: str, needed: int) -> None:
+    tables = shortest(data={"files": __file__}, model={"preset": f"tiny-{kind}"})
+    with pytest.raises(UsageError, match=f"The kind {tokenizer} needs a vocabulary of {needed} or more"):
+        plan(read_recipe({**tables, "tokenizer": {"kind": tokenizer, "vocabulary": needed - 1}}))
+
+
 def test_comments_and_keys_of_recipes_are_toml() -> None:
     assert all(load_toml(path) for path in RECIPES)

@@ -101,6 +101,21 @@ def test_unfinished_run_opens_its_best_model_with_a_notice(ask: Ask, tmp_path: P
     assert resolve_run(tmp_path / "run/best") == tmp_path / "run/best"
 
 
+def test_a_run_without_a_model_says_how_to_go_on(ask: Ask, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "recipe.json").write_text("{}")
+    command = f"Continue it with chumoku train {run} --resume"
+    ended = ask("generate", str(run), "ab")
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{run} is a training run that has no model yet" in ended.err
+    assert f"{command}." in ended.err
+    for name in ("step-00000300", "step-00001000", "step-00002000.bad", "step-00003000.incomplete"):
+        (run / "checkpoints" / name).mkdir()
+    with pytest.raises(UsageError, match=f"{command}, or give its newest checkpoint, {run}/checkpoints/step-00001000."):
+        chumoku.load(run)
+
+
 def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:
     """A step can be faster than the product that was measured at the start, when the machine was busy then."""
     log = Log(tmp_path, TrainSettings(steps=7, log_every=1), Console(file=io.StringIO()))

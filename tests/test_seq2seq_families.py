@@ -179,9 +179,9 @@ def test_text_is_framed_as_in_transformers(tmp_path: Path) -> None:
     special = [[token] for token in (0, 1, 3, 4, *range(tokenizer.size, VOCABULARY))]
     expected = theirs.generate(source, bad_words_ids=special, **options)[0, 1:].tolist()
     text = tokenizer.decode([token for token in expected if token > 2])
-    assert pipeline.translate("a cat", beam=1, limit=13, split=False) == text
+    assert pipeline.translate("a cat", beam=1, max_new_tokens=13, split=False) == text
     again = chumoku.load(pipeline.save(tmp_path / "bundle"))
-    assert again.translate("a cat", beam=1, limit=13, split=False) == text
+    assert again.translate("a cat", beam=1, max_new_tokens=13, split=False) == text
     assert again.source_tokenizer.encode("a", source=True) == [1, *tokenizer.encode("a")]
 
 

@@ -354,7 +354,9 @@ def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pip
     assert max(bits) > 0.01
     chances = change.after[0, ids.prompt_length - 1].softmax(-1).topk(5)
     assert [one["id"] for one in result["after"]["candidates"]] == chances.indices.tolist()
-    plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, max_new_tokens=7, temperature=0)
+    plain = (
+        one.translate(TEXT, beam=1, max_new_tokens=7) if cross else one.generate(TEXT, max_new_tokens=7, temperature=0)
+    )
     assert result["before"]["output"] == plain
     every = view(one, "ablate", new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}])
     assert every["after"]["output"] != every["before"]["output"]

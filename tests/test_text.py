@@ -226,6 +226,7 @@ def test_vocabulary_is_padded_to_a_multiple() -> None:
         ({"kind": "morpheme"}, "There is no tokenizer kind 'morpheme'; choose character, byte, word"),
         ({"vocabulary": 0}, "A vocabulary has 1 to"),
         ({"vocabulary": 100}, "The kind bpe needs a vocabulary of 261 or more, not 100"),
+        ({"kind": "unigram", "vocabulary": 516}, "The kind unigram needs a vocabulary of 517 or more, not 516"),
     ],
 )
 def test_impossible_training_is_refused(changes: dict[str, object], message: str) -> None:

@@ -6,19 +6,17 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from typing import Any
 
 import pytest
 import torch
-from browser import monitored_page
+from browser import module_page
 
 from chumoku.decoding.beam import run_search
 from chumoku.decoding.beam_rules import Rules
 from chumoku.decoding.beam_tree import Tree
 from chumoku.decoding.sampling import SamplingOptions, process_logits
 from chumoku.decoding.stop_strings import StopStrings
-from chumoku.probe.inline_modules import inline_modules
 
 VOCABULARY, END, CLASSES = 11, 3, 3
 
@@ -74,15 +72,8 @@ Object.assign(window, { tableEngine });
 @pytest.fixture(scope="module")
 def page(browser_process: Any) -> Iterator[Any]:
     """A page with the modules of in_page/decoding as names of its window."""
-    folder = files("chumoku") / "viewer"
-
-    def read(name: str) -> str:
-        return TABLE_ENGINE + ENTRY if name == "in_page/test.js" else (folder / name).read_text(encoding="utf-8")
-
-    with monitored_page(browser_process) as (one, log):
-        one.set_content(f'<script type="module">{inline_modules("in_page/test.js", read)}</script>')
+    with module_page(browser_process, TABLE_ENGINE + ENTRY) as one:
         yield one
-        assert log.messages == []
 
 
 class TableEngine:

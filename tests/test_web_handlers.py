@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from browser import module_page
 from bundles import byte_tokenizer, chat_tokenizer
 from chat_templates import FAMILIES
 from serving import Serving, serving
-from web_requests import compare, handlers_page
+from web_requests import ENTRY, compare
 
 from chumoku.decoding import chat
 from chumoku.errors import UsageError
@@ -43,7 +44,7 @@ def few_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def page(browser_process: Any) -> Iterator[Any]:
-    with handlers_page(browser_process) as one:
+    with module_page(browser_process, ENTRY) as one:
         yield one
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from browser import monitored_page
+from browser import module_page
 from bundles import byte_tokenizer
 
 from chumoku.errors import UsageError
@@ -20,7 +20,6 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.generation_config import GenerationConfig
 from chumoku.pipeline import Pipeline
-from chumoku.probe.inline_modules import inline_modules
 from chumoku.server.errors import RequestError, to_request_error
 from chumoku.server.look.routes import LOOKS
 from chumoku.server.request_body import parse_body
@@ -96,15 +95,8 @@ def pack(pipeline: Pipeline) -> str:
 @pytest.fixture(scope="module")
 def page(browser_process: Any) -> Iterator[Any]:
     """A page with the handlers."""
-    folder = files("chumoku") / "viewer"
-
-    def read(name: str) -> str:
-        return ENTRY if name == "in_page/test.js" else (folder / name).read_text(encoding="utf-8")
-
-    with monitored_page(browser_process) as (one, log):
-        one.set_content(f'<script type="module">{inline_modules("in_page/test.js", read)}</script>')
+    with module_page(browser_process, ENTRY) as one:
         yield one
-        assert log.messages == []
 
 
 def expected(pipeline: Pipeline, path: str, body: Any) -> dict[str, Any]:

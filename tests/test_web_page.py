@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import PageLog, monitored_page, until
+from browser import PageLog, module_page, monitored_page, until
 from bundles import byte_tokenizer, make_bundle
 from injections import FIELDS, FOUND, POINTED, SHORT, STRINGS, hostile_models, without_spaces
 
 import chumoku
 from chumoku.errors import DamagedError
+from chumoku.models.build import build
+from chumoku.models.presets import read_model_config
 from chumoku.pipeline import Pipeline
-from chumoku.probe.inline_modules import inline_modules
 from chumoku.web import export
-from chumoku.web.certificate import certify_page
+from chumoku.web.certificate import certify_page, describe_result
 from chumoku.web.checks import make_checks
 from chumoku.web.container import prepare_model
 from chumoku.web.export import export_page
-from chumoku.web.page import read
+from chumoku.weights.certificate import make_probes
 
 STATE = "document.documentElement.dataset.page"
 
@@ -106,9 +107,7 @@ REQUESTS = """async () => {
 
 def test_sums_and_requests(browser: Any) -> None:
     """SHA-256 as in hashlib; requests run one after another, and can be aborted while they run or wait."""
-    script = inline_modules("in_page/test.js", lambda name: MODULES if name == "in_page/test.js" else read(name))
-    with monitored_page(browser) as (page, log):
-        page.set_content(f"<script>{script}</script>")
+    with module_page(browser, MODULES) as page:
         lengths = [*range(131), 997, 65537]
         content = random.Random(7).randbytes(max(lengths))
         sums = page.evaluate(SUMS, [lengths, base64.b64encode(content).decode()])
@@ -118,7 +117,52 @@ def test_sums_and_requests(browser: Any) -> None:
             **{"sum": 5, "after": 11, "log": [], "pieces": [0, 1, 2, 3, 4], "left": True},
             **{"wrong": ["ApiError", "No.", 404, "a", "b"], "broken": 500},
         }
-        assert log.messages == []
+
+
+ABOUT = """import { makeMount, strings } from "./about/about.js";
+import { addStrings, onLanguage, t } from "../core/i18n.js";
+addStrings(strings);
+window.show = (kind, engine, results) => {
+  const api = { get: async () => engine };
+  const model = () => ({ id: "small", kind, layers: 2, width: 24, heads: 3, vocabulary: 1234, encoder_layers: null });
+  const certificate = { browser: "Chromium 1", versions: { chumoku: "1" }, results };
+  const contents = { precision: "int8", bytes: 7e6 };
+  document.body.replaceChildren();
+  makeMount({ contents, certificate })(document.body, { api, t, onLanguage, model });
+  return new Promise((done) => setTimeout(() => done(document.body.innerText)));
+};
+"""
+NOT_TRANSLATED = {"WebAssembly", "JavaScript", "Python", "Chromium", "chumoku", "small", "int8", "MB"}
+
+
+def test_about_is_in_japanese(browser: Any) -> None:
+    """All inputs of a certificate, both outputs, and each kind and engine; only names and units stay as they are."""
+    names = [probe.name for probe in make_probes(build(read_model_config({"preset": "tiny-decoder"}), device="meta"))]
+    places = [*names, *(f"{name}, position {at}" for at, name in enumerate(names))]
+    equal = {"equal": 3, "total": 3}
+    result = {"numbers": 1111, "apart": 0.0015, "limit": 0.1, "best": equal, "generated": equal, "texts": equal}
+    result |= {"engine": "wasm", "passed": True, "tokens_per_second": 4290.3}
+    results = [
+        {**result, "compared": compared, "largest": {"difference": 0.5, "place": place}}
+        for place in places
+        for compared in ("logits", "vectors")
+    ]
+    engine = {"engine": "wasm", "threads": 2}
+    cases = [("encoder", engine), ("decoder", {**engine, "fallback": "12"})]
+    cases += [("encoder-decoder", {**engine, "one_thread": "12"})]
+    with module_page(browser, ABOUT) as page:
+        page.evaluate("document.documentElement.lang = 'ja'")
+        for kind, facts in cases:
+            text = page.evaluate("(given) => window.show(...given)", [kind, facts, results])
+            assert set(re.findall(r"[A-Za-z][A-Za-z0-9]+", text)) <= NOT_TRANSLATED
+        assert "エンコーダ・デコーダ" in text
+        assert "最大の差 0.5（ランダムなトークン 31 個、位置 5）" in text
+        page.evaluate("document.documentElement.lang = 'en'")
+        text = page.evaluate("(given) => window.show(...given)", [*cases[2], results])
+        assert all(f"largest difference 0.5 ({place})" in text for place in places)
+        assert "vectors differ by 0.0015 (root mean square of 1,111 numbers); allowed: 0.1" in text
+        assert "4,300 tokens per second" in text
+    assert describe_result("Chromium 1", results[0]).endswith(" 4,290 tokens per second.")
 
 
 # ---- the page ----

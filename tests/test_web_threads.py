@@ -6,18 +6,16 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
-from browser import monitored_page, until
+from browser import inline_entry, monitored_page, until
 from bundles import byte_tokenizer, make_bundle
 from web_models import ENTRY, HELPERS, VOCABULARY, build_random, to_text
 
 from chumoku.models.config import ModelConfig
-from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.build_wasm import LIBRARY, THREADS_LIBRARY
 from chumoku.web.container import write_container
 from chumoku.web.export import export_page
@@ -112,10 +110,7 @@ def serve(content: Mapping[str, str]) -> Iterator[str]:
 @pytest.fixture
 def worker(browser: Any) -> Iterator[Any]:
     """A worker with the modules of a web page's models."""
-    folder = files("chumoku") / "viewer" / "in_page"
-    script = inline_modules(
-        "main.js", lambda name: ENTRY + IMPORTS if name == "main.js" else (folder / name).read_text(encoding="utf-8")
-    )
+    script = inline_entry(ENTRY + IMPORTS)
     page_script = "<script>new Worker('/worker.js')</script>"
     with (
         serve({"/": page_script, "/worker.js": f"globalThis.window = globalThis;{script}{HELPERS}"}) as address,

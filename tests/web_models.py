@@ -7,18 +7,16 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
 from typing import Any
 
 import torch
-from browser import monitored_page
+from browser import module_page
 from torch import Tensor
 
 from chumoku.errors import ConfigError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig, RotarySettings, SinusoidalSettings
 from chumoku.models.model import Model
-from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.container import prepare_model
 
 RANDOM_MODELS = int(os.environ.get("CHUMOKU_MODELS", "7"))  # in the tests of random models
@@ -179,13 +177,8 @@ window.openModel = (text) => new modules.Model(new modules.Container(toBytes(tex
 @contextmanager
 def twin_page(browser: Any, *, entry: str = ENTRY) -> Iterator[Any]:
     """A page with the modules of a web page's models; `entry` sets window.modules."""
-    folder = files("chumoku") / "viewer" / "in_page"
-    sources = {"main.js": entry}
-    script = inline_modules("main.js", lambda name: sources.get(name) or (folder / name).read_text(encoding="utf-8"))
-    with monitored_page(browser) as (page, log):
-        page.set_content(f'<script type="module">{script}{HELPERS}</script>')
+    with module_page(browser, entry, more=HELPERS) as page:
         yield page
-        assert log.messages == []
 
 
 def to_text(content: bytes) -> str:

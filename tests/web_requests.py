@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.resources import files
 from typing import Any
 
 import pytest
-from browser import monitored_page
 from serving import Serving
 
 from chumoku.pipeline import Pipeline
-from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.container import write_container
 from chumoku.web.generation_data import generation_data
 from chumoku.web.tokenizer_data import tokenizer_data
@@ -69,20 +64,6 @@ Object.assign(window, { answers, encodePrompt, makeTokenizer, renderChat, sampli
 """
 # A page has one model, and no tools.
 PAGE_WORDS = {" (or a tool's result)": "", "user, tool or": "user or", "translator, many, writer": "writer"}
-
-
-@contextmanager
-def handlers_page(browser: Any) -> Iterator[Any]:
-    """A page with the handlers of in_page/decoding."""
-    folder = files("chumoku") / "viewer"
-
-    def read(name: str) -> str:
-        return ENTRY if name == "in_page/test.js" else (folder / name).read_text(encoding="utf-8")
-
-    with monitored_page(browser) as (page, log):
-        page.set_content(f'<script type="module">{inline_modules("in_page/test.js", read)}</script>')
-        yield page
-        assert log.messages == []
 
 
 def pack(pipeline: Pipeline) -> str:

@@ -111,7 +111,7 @@ def _pairs(
     from chumoku.data.manifest import read_manifest
     from chumoku.data.pairs import Cleaning, read_pairs
     from chumoku.data.prepared import open_pairs, prepare_pairs
-    from chumoku.data.split import check_share, split_pairs
+    from chumoku.data.split import CachedSplit, check_share
     from chumoku.data.text_files import find_files
     from chumoku.data.tokenizer_cache import keep_tokenizer, prepare_tokenizer
 
@@ -119,10 +119,11 @@ def _pairs(
     cleaning = Cleaning(languages=split_in_two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
 
     reading: dict[str, Any] = {"columns": columns, "cleaning": cleaning, "progress": progress}
+    split = CachedSplit()
 
     def training_texts() -> Iterator[str]:
         pairs, _ = read_pairs(files, **reading)
-        for index in split_pairs(pairs, validation=validation, progress=progress)[0]:
+        for index in split(pairs, validation=validation, progress=progress)[0]:
             yield from pairs[index]
 
     if path is not None:
@@ -133,7 +134,7 @@ def _pairs(
         tokenizer = prepare_tokenizer(
             training_texts(), find_files(files), out / "tokenizer", read_as=read_as, **settings
         )
-    folder = prepare_pairs(files, tokenizer, out / "pairs", validation=validation, **reading)
+    folder = prepare_pairs(files, tokenizer, out / "pairs", validation=validation, split=split, **reading)
     found: dict[str, Any] = read_manifest(folder)["report"]
     lines = _report_lines(found)
     batches = PairBatches(open_pairs(folder), tokens=batch_tokens, source_roles=tokenizer.roles)

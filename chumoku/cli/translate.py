@@ -60,7 +60,9 @@ def translate(
     length_penalty: Annotated[
         float, typer.Option(help="Above 0 favors long translations, below 0 short ones.")
     ] = LENGTH_PENALTY,
-    limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")
+    ] = None,
     into: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
     source_language: Annotated[
         str | None,
@@ -91,8 +93,8 @@ def translate(
     if file is not None:
         check_file(file)
     sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
-    options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
-    options |= {"split": split, **given_options(source_language=source_language)}
+    options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "into": into}
+    options |= {"max_new_tokens": max_new_tokens, "split": split, **given_options(source_language=source_language)}
     pipeline = open_pipeline(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def run(some: list[str]) -> list[str]:

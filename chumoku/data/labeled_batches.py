@@ -24,7 +24,7 @@ from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, 
 from chumoku.data.order import Indices, Permutation
 from chumoku.data.pairs import Pair
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, dtype_for
-from chumoku.data.split import split_pairs
+from chumoku.data.split import Parts, Split, split_pairs
 from chumoku.data.text_files import compute_fingerprints, find_files, refuse_if_changed
 from chumoku.errors import CorpusError, did_you_mean
 from chumoku.text import Tokenizer
@@ -45,11 +45,16 @@ class LabeledTexts:
 
 
 def split_examples(
-    examples: Sequence[Example], validation: float, seed: int = 0, progress: Progress = silent
-) -> tuple[list[int], list[int]]:
+    examples: Sequence[Example],
+    validation: float,
+    seed: int = 0,
+    progress: Progress = silent,
+    *,
+    split: Split = split_pairs,
+) -> Parts:
     """The indices of training and validation examples; similar texts are never separated."""
     pairs = [Pair(example.text, example.text) for example in examples]
-    return split_pairs(pairs, validation=validation, seed=seed, progress=progress)
+    return split(pairs, validation=validation, seed=seed, progress=progress)
 
 
 def prepare_examples(
@@ -63,6 +68,7 @@ def prepare_examples(
     labels: Sequence[str] | None = None,
     validation: float = 0.0,
     seed: int = 0,
+    split: Split = split_pairs,
     progress: Progress = silent,
 ) -> Path:
     """Read, split and encode examples into `folder`, and return it. Does nothing if no input has changed.
@@ -70,6 +76,7 @@ def prepare_examples(
     limit        most tokens of a text
     labels       the allowed labels, in their order; by default those of the files
     validation   the fraction of examples for validation
+    split        a `CachedSplit` if the same examples have been split before
     """
     inputs = {
         "sources": compute_fingerprints(find_files(files), progress),
@@ -89,7 +96,7 @@ def prepare_examples(
         _check_labels(examples, names, files)
         parts: dict[str, Any] = {}
         truncated = 0
-        indices = split_examples(examples, validation, seed, progress)
+        indices = split_examples(examples, validation, seed, progress, split=split)
         for name, chosen in zip(("train", "validation"), indices, strict=True):
             rows = [examples[index] for index in chosen]
             parts[name], cut = _encode(rows, names, tokenizer, working / name, tagged, limit, progress)

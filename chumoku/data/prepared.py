@@ -13,7 +13,7 @@ from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, 
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, dtype_for
 from chumoku.data.report import Report
-from chumoku.data.split import check_share, split_pairs
+from chumoku.data.split import Split, check_share, split_pairs
 from chumoku.data.text_files import compute_fingerprints, find_files, refuse_if_changed
 from chumoku.errors import UsageError
 from chumoku.text import Tokenizer
@@ -44,6 +44,7 @@ def prepare_pairs(
     seed: int = 0,
     weights: Sequence[float] | None = None,
     both_directions: bool = False,
+    split: Split = split_pairs,
     progress: Progress = silent,
 ) -> Path:
     """Read, clean, split and encode pairs into `folder`, and return it. Does nothing if no input has changed.
@@ -52,6 +53,7 @@ def prepare_pairs(
     validation        the fraction of pairs for validation
     weights           for each file, how often its training pairs occur; 0.25: every fourth pair, chosen by its content
     both_directions   also add each pair reversed; every source then starts with the token of its target language
+    split             a `CachedSplit` if the same pairs have been split before
     """
     folder, cleaning = Path(folder), Cleaning() if cleaning is None else cleaning
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
@@ -74,7 +76,7 @@ def prepare_pairs(
         return folder
     with replace_folder(folder) as working, refuse_if_changed(find_files(files)):
         pairs, report = read_pairs(files, columns=columns, cleaning=cleaning, progress=progress)
-        train_indices, validation_indices = split_pairs(pairs, validation=validation, seed=seed, progress=progress)
+        train_indices, validation_indices = split(pairs, validation=validation, seed=seed, progress=progress)
         if weights is not None:
             train_indices = apply_weights(pairs, train_indices, weights_by_pair(files, weights, report))
         into = (cleaning.languages[1], cleaning.languages[0]) if both_directions else (tokenizer.target_language,)

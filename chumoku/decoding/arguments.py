@@ -11,26 +11,25 @@ from chumoku.decoding.sampling import SamplingOptions
 from chumoku.errors import UnknownArgumentError, did_you_mean
 from chumoku.models.generation_config import GenerationConfig
 
-OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has is suggested
-    "new": ("max_new_tokens", "limit"),
-    "max_tokens": ("max_new_tokens", "limit"),
-    "max_length": ("max_new_tokens", "limit"),
-    "max_new_tokens": ("limit",),
-    "limit": ("max_new_tokens",),
-    "least": ("min_new_tokens",),
-    "min_length": ("min_new_tokens",),
-    "min_tokens": ("min_new_tokens",),
-    "repetition": ("repetition_penalty",),
-    "presence": ("presence_penalty",),
-    "logit_bias": ("bias",),
-    "num_beams": ("beam",),
-    "language": ("into",),
-    "target_language": ("into",),
-    "target": ("into",),
-    "tgt_lang": ("into",),
-    "source": ("source_language",),
-    "src_lang": ("source_language",),
-    "batch_size": ("batch_tokens",),
+OTHER_NAMES = {  # names used earlier, or elsewhere, and ours
+    "new": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "limit": "max_new_tokens",
+    "least": "min_new_tokens",
+    "min_length": "min_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "repetition": "repetition_penalty",
+    "presence": "presence_penalty",
+    "logit_bias": "bias",
+    "num_beams": "beam",
+    "language": "into",
+    "target_language": "into",
+    "target": "into",
+    "tgt_lang": "into",
+    "source": "source_language",
+    "src_lang": "source_language",
+    "batch_size": "batch_tokens",
 }
 
 
@@ -60,6 +59,6 @@ def check_arguments(method: Callable[..., Any], unknown: Iterable[str]) -> None:
     parameters = inspect.signature(method).parameters.values()
     allowed = sorted(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
     for name in unknown:
-        right = next((other for other in OTHER_NAMES.get(name, ()) if other in allowed), name)
+        right = OTHER_NAMES[name] if OTHER_NAMES.get(name) in allowed else name
         hint = did_you_mean(right, allowed, f"It has {', '.join(allowed)}.")
         raise UnknownArgumentError(f"{method.__name__}() has no argument '{name}'. {hint}")

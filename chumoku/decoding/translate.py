@@ -61,7 +61,7 @@ def translate(
     within: int | None = None,
     beam: int = BEAM,
     length_penalty: float = LENGTH_PENALTY,
-    limit: int | None = None,
+    max_new_tokens: int | None = None,
     min_new_tokens: int = 0,
     batch_tokens: int = BATCH_TOKENS,
     split: bool = True,
@@ -74,7 +74,7 @@ def translate(
     into        target language, for multilingual models
     source_language    language of the texts, for models that have a token for it (M2M100, NLLB, mBART)
     within      most tokens of a sentence; by default the model's context
-    limit       most tokens of a translated sentence; by default 2 × source + 20
+    max_new_tokens    most tokens of a translated sentence; by default 2 × source + 20
     progress    called as progress(step, done, total, unit)
     """
     parts = split_texts(texts, source_tokenizer, split=split)
@@ -96,7 +96,7 @@ def translate(
         begin=target_prompt(tokenizer, into),
         beam=beam,
         length_penalty=length_penalty,
-        limit=limit,
+        max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
         batch_tokens=batch_tokens,
         engine=engine,
@@ -142,7 +142,7 @@ def hypotheses(
     beam: int = BEAM,
     best: int = 1,
     length_penalty: float = LENGTH_PENALTY,
-    limit: int | None = None,
+    max_new_tokens: int | None = None,
     min_new_tokens: int = 0,
     batch_tokens: int = BATCH_TOKENS,
     engine: Engine | None = None,
@@ -156,7 +156,7 @@ def hypotheses(
     """
     first, end = begin_and_end(tokenizer)
     begin = begin or [first]
-    limits = [default_limit(source) if limit is None else limit for source in sources]
+    limits = [default_limit(source) if max_new_tokens is None else max_new_tokens for source in sources]
     most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
     groups = list(
         batches_by_length([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows)

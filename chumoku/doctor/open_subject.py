@@ -47,7 +47,7 @@ from chumoku.training.datasets import TrainingData, prepare
 from chumoku.training.datasets.chat import chat_columns
 from chumoku.training.objectives import make_objective
 from chumoku.training.outputs import create_result
-from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
+from chumoku.training.recipe import BUILT_IN, Recipe, load_recipe
 from chumoku.training.settings import LABEL_HEADS, TrainSettings, as_list
 from chumoku.training.teacher import check_teacher, load_teacher, shared_outputs
 from chumoku.weights import identify_model, open_model
@@ -116,7 +116,9 @@ def subject_from_model(name: str, working: Path, notify: Notify, *, precision: s
 
 def find_run(folder: Path) -> Path | None:
     """The run folder of a model: the folder itself or its parent; None if neither is a run."""
-    return next((place for place in (folder, folder.absolute().parent) if (place / RECIPE_FILE).is_file()), None)
+    return next(
+        (place for place in (folder, folder.absolute().parent) if (place / identify_model.RECIPE_FILE).is_file()), None
+    )
 
 
 def add_corpus(subject: Subject, bundle: Bundle, run: Path, working: Path, notify: Notify) -> Subject:

@@ -80,7 +80,7 @@ def run_claim(id: str) -> Finding:
 
 
 def read_finding(id: str, folder: Path) -> Finding | None:
-    """The stored result of a claim; None if there is none, or if the claim failed to run."""
+    """The stored result of a claim; None if it has not been run, or failed to run."""
     found = read_result(folder, id)
     if found is None or not found[0].get("summary"):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -36,7 +37,7 @@ def run(
         group_claims(selected), key=lambda group: -sum(runner.expected_seconds(id, budget, out) for id in group)
     )
     # Spawn, because a forked process can hang if torch has started threads.
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), start_worker)
     try:
         futures = [pool.submit(runner.run, group, budget, out) for group in groups]
         results = collect_results(futures, progress)
@@ -50,6 +51,19 @@ def run(
         for process in multiprocessing.active_children():
             process.terminate()
     return sorted(results, key=lambda result: selected.index(result.id))
+
+
+def start_worker() -> None:
+    """Use one thread, and end with the main process: no signal reaches a worker if that process is killed."""
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def collect_results(futures: Sequence[Future[list[runner.Result]]], progress: runner.Progress) -> list[runner.Result]:

@@ -152,7 +152,7 @@ class TranslationJob(Job):
             beam=self.body.beam,
             best=self.body.n,
             length_penalty=self.body.length_penalty,
-            limit=self.body.max_tokens,
+            max_new_tokens=self.body.max_tokens,
             still_wanted=still_wanted,
         )
         trees = [Tree() for _ in self.sources if self.body.tree]

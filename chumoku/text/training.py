@@ -33,6 +33,7 @@ from chumoku.text.training_process import train_in_child
 Kind = Literal["character", "byte", "word", "bpe", "unigram", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+FEWEST_TOKENS = {"bpe": 256, "unigram": 2 * len(BYTE_TOKENS)}  # besides special tokens: all bytes, and some pieces
 MAX_VOCABULARY = 1 << 22
 MAX_CHARACTERS = 1 << 27  # in the training sample
 # Unigram training repeatedly scores every piece of every text, so it uses a sample of passages and starts with only
@@ -75,13 +76,10 @@ def train(
 
     Ctrl-C stops the training at once.
     """
-    if kind not in KINDS:
-        raise UsageError(f"There is no tokenizer kind '{kind}'; choose {', '.join(KINDS)}.")
-    if not 1 <= vocabulary <= MAX_VOCABULARY or not 1 <= multiple <= MAX_VOCABULARY:
-        raise UsageError(f"A vocabulary has 1 to {MAX_VOCABULARY:,} tokens, not {vocabulary} (multiple of {multiple}).")
     specials = special_tokens(languages, sentinels)
-    if vocabulary <= len(specials):
-        raise UsageError(f"A vocabulary of {vocabulary} is too small: {len(specials)} tokens of it are special tokens.")
+    check_vocabulary(kind, vocabulary, specials, multiple=multiple)
+    if whole_words and (kind != "unigram" or split_digits or split_scripts):
+        raise UsageError("whole_words is for the kind unigram, without split_digits and split_scripts.")
     if normalize is None:
         normalize = kind not in ("byte", "bpe")
     texts = track(texts, progress, "reading", unit="characters", size=len)
@@ -90,8 +88,6 @@ def train(
         raise UsageError("There is no text to train a tokenizer on. Check the input files.")
     if segment is None:
         segment = kind == "word" and japanese.share_of_japanese("".join(sample[:1000])) > 0.1
-    if whole_words and (kind != "unigram" or split_digits or split_scripts):
-        raise UsageError("whole_words is for the kind unigram, without split_digits and split_scripts.")
     if segment or whole_words:
         segmented = (japanese.segment(piece) for piece in sample)
         sample = list(track(segmented, progress, "splitting into words", unit="characters", size=len))
@@ -107,6 +103,19 @@ def train(
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     _pad_vocabulary(backend, multiple)
     return Tokenizer(backend)
+
+
+def check_vocabulary(kind: str, vocabulary: int, specials: Sequence[str], *, multiple: int = 1) -> None:
+    """Raise UsageError if there is no such kind of tokenizer, or if it needs more tokens."""
+    if kind not in KINDS:
+        raise UsageError(f"There is no tokenizer kind '{kind}'; choose {', '.join(KINDS)}.")
+    if not 1 <= vocabulary <= MAX_VOCABULARY or not 1 <= multiple <= MAX_VOCABULARY:
+        raise UsageError(f"A vocabulary has 1 to {MAX_VOCABULARY:,} tokens, not {vocabulary} (multiple of {multiple}).")
+    if vocabulary <= len(specials):
+        raise UsageError(f"A vocabulary of {vocabulary} is too small: {len(specials)} tokens of it are special tokens.")
+    minimum = FEWEST_TOKENS.get(kind, 0) + len(specials)
+    if vocabulary < minimum:
+        raise UsageError(f"The kind {kind} needs a vocabulary of {minimum} or more, not {vocabulary}.")
 
 
 def _train_backend(kind: Kind, texts: list[str], settings: dict[str, Any], progress: Progress) -> tokenizers.Tokenizer:
@@ -147,7 +156,7 @@ def _train_bpe(
     pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment, splits)
     trainer = trainers.BpeTrainer(
-        vocab_size=_check_vocabulary(vocabulary, 256 + len(specials), "bpe"),
+        vocab_size=vocabulary,
         special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -190,7 +199,7 @@ def _train_unigram(
     backend = tokenizers.Tokenizer(models.Unigram())
     splitters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
     _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), segment, splits)
-    size = _check_vocabulary(vocabulary, 2 * len(BYTE_TOKENS) + len(specials), "unigram") - len(BYTE_TOKENS)
+    size = vocabulary - len(BYTE_TOKENS)
     trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub lacks seed_size
         vocab_size=size,
         special_tokens=specials,
@@ -212,8 +221,7 @@ def _collect_words(texts: list[str], vocabulary: int, specials: list[str], norma
     backend = tokenizers.Tokenizer(models.Unigram())
     splitters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
     _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), False, [])
-    room = _check_vocabulary(vocabulary, 2 * len(BYTE_TOKENS) + len(specials), "unigram") - len(BYTE_TOKENS)
-    room -= len(specials)
+    room = vocabulary - len(BYTE_TOKENS) - len(specials)
     normalizer = normalizers.NFKC()
     normalized = (normalizer.normalize_str(text) if normalize else text for text in texts)
     words = Counter(word.replace(" ", "▁") for text in normalized for word in text.split(japanese.SEPARATOR) if word)
@@ -323,9 +331,3 @@ def _pad_vocabulary(backend: tokenizers.Tokenizer, multiple: int) -> None:
     missing = -backend.get_vocab_size() % multiple
     unused = (AddedToken(f"<unused{number}>", special=True, normalized=False) for number in range(missing))
     backend.add_special_tokens(list(unused))
-
-
-def _check_vocabulary(vocabulary: int, minimum: int, kind: str) -> int:
-    if vocabulary < minimum:
-        raise UsageError(f"The kind {kind} needs a vocabulary of {minimum} or more, not {vocabulary}.")
-    return vocabulary

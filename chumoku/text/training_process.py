@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import tokenizers
 
-from chumoku.errors import ChumokuError, UsageError
+from chumoku.errors import ChumokuError
 
 POLL_SECONDS = 0.2
 COMMAND = "from chumoku.text.training_worker import main; main()"
@@ -77,6 +77,4 @@ def _read_answer(answer: bytes, errors: IO[bytes]) -> tokenizers.Tokenizer:
             f"Training the tokenizer failed: {last_line[:200] or 'its process was killed'}. Is there enough memory? "
             "Train on less text, or choose another kind."
         ) from None
-    if "error" in result:
-        raise UsageError(result["error"])
     return tokenizers.Tokenizer.from_str(result["tokenizer"])

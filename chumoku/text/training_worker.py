@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 
-from chumoku.errors import UsageError
 from chumoku.text.training import TRAINERS
 
 POLL_SECONDS = 0.2
@@ -22,11 +21,7 @@ def main() -> None:
     if not texts or texts.pop() is not None:
         sys.exit("The texts did not arrive.")  # the parent has exited
     kind = settings.pop("kind")
-    try:
-        answer = {"tokenizer": TRAINERS[kind](texts, **settings).to_str()}
-    except UsageError as error:
-        answer = {"error": str(error)}
-    sys.stdout.write(json.dumps(answer))
+    sys.stdout.write(json.dumps({"tokenizer": TRAINERS[kind](texts, **settings).to_str()}))
 
 
 def _exit_with_parent(parent: int) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from chumoku import pretrained
 from chumoku.errors import ChumokuError
 from chumoku.safe_files import read_json
-from chumoku.training.recipe import RECIPE_FILE
 from chumoku.weights.formats.hub import HUB
-from chumoku.weights.identify_model import local_path
+from chumoku.weights.identify_model import RECIPE_FILE, local_path
 
 ORDINARY = {  # by source language
     "ja": (

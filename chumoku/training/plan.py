@@ -31,11 +31,13 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
+from chumoku.text.special_tokens import special_tokens
 from chumoku.training.checkpoint import disk_needed
 from chumoku.training.data_files import find_data_files
 from chumoku.training.datasets.chat import first_sample
 from chumoku.training.datasets.preferences import first_pair
 from chumoku.training.datasets.prompts import first_answers
+from chumoku.training.datasets.text import count_sentinels
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.line_check import MOST_BYTES, check_lines
 from chumoku.training.log import format_speed, measure_matmul_flops, synchronize
@@ -58,10 +60,7 @@ TEXT_LENGTH = 64  # assumed tokens of a text with a label
 def plan(recipe: Recipe) -> dict[str, Any]:
     """The size, memory, disk space and time of a run, by name."""
     files, lines = find_data_files(recipe.data), check_lines(recipe.data)
-    sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
-    if recipe.distillation is not None and recipe.init is None:
-        vocabulary = read_model_config(resolve_run(recipe.distillation.teacher)).vocabulary
-        sizes = VocabularySizes(vocabulary, None, f"Vocabulary: {vocabulary:,} tokens, as the teacher's.")
+    sizes = _vocabulary_sizes(recipe)
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
@@ -94,6 +93,15 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "sample": _sample(recipe),
         "data": None if lines is None else lines.as_dict(),
     }
+
+
+def _vocabulary_sizes(recipe: Recipe) -> VocabularySizes:
+    if recipe.distillation is not None and recipe.init is None:
+        vocabulary = read_model_config(resolve_run(recipe.distillation.teacher)).vocabulary
+        return VocabularySizes(vocabulary, None, f"Vocabulary: {vocabulary:,} tokens, as the teacher's.")
+    languages = recipe.data.languages if recipe.data.both_directions else None
+    specials = special_tokens(languages or (), count_sentinels(recipe))
+    return vocabulary_sizes(recipe.model, recipe.tokenizer, specials=specials)
 
 
 def _sample(recipe: Recipe) -> str | None:

@@ -52,10 +52,10 @@ from chumoku.training.settings import (
     TokenizerSettings,
     TrainSettings,
 )
+from chumoku.weights.identify_model import RECIPE_FILE
 
 BUILT_IN = Path(__file__).parent.parent / "recipes"
 PLACEHOLDER = 1 << 13  # vocabulary size until the tokenizer exists
-RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be comma-separated text
 KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that are allowed together with init
 

@@ -44,7 +44,7 @@ from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
 from chumoku.training.own_data import UNKNOWN_LENGTH, own_training_data
 from chumoku.training.precision import DTYPES, fast_kernels
-from chumoku.training.recipe import RECIPE_FILE, Recipe, apply_changes, read_recipe, read_tables, renamed_tables
+from chumoku.training.recipe import Recipe, apply_changes, read_recipe, read_tables, renamed_tables
 from chumoku.training.samples import make_sampler
 from chumoku.training.scores import make_scorer
 from chumoku.training.state import State
@@ -52,6 +52,7 @@ from chumoku.training.teacher import check_teacher, describe_teacher, load_teach
 from chumoku.training.validation import Evaluator
 from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.checksums import recover_interrupted_write
+from chumoku.weights.identify_model import RECIPE_FILE
 from chumoku.weights.open_model import load
 
 Examine = Callable[[TrainingData, Model], None]  # raises an error to prevent training

@@ -98,5 +98,5 @@ def describe_result(browser: str, result: dict[str, Any]) -> str:
         sentences.append(f"The most likely token is the same at {best['equal']} of {best['total']} positions.")
     sentences.append(f"Of the texts, {texts['equal']} of {texts['total']} have equal tokens.")
     if rate is not None:
-        sentences.append(f"Speed: {rate:.3g} tokens per second.")
+        sentences.append(f"Speed: {float(f'{rate:.3g}'):,.10g} tokens per second.")
     return " ".join(sentences)

@@ -157,7 +157,7 @@ def _combining() -> Flags:
 
 
 def each(normalizer: normalizers.Normalizer, texts: Iterable[str] = TEXT) -> list[str]:
-    """The normalized form of each text, of each character if there are none."""
+    """The normalized form of each text; by default, of each character of Unicode."""
     return normalizer.normalize_str(BETWEEN.join(texts)).split(BETWEEN)
 
 

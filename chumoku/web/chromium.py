@@ -38,7 +38,10 @@ def find_chromium() -> str | None:
 
 @contextmanager
 def open_chromium(environment: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """A running headless browser; MissingExtraError if there is none. environment: further variables for it."""
+    """A running headless browser; MissingExtraError if it is not installed.
+
+    environment    variables that are set for the browser, besides those of this process
+    """
     path = find_chromium()
     if path is None:
         raise MissingExtraError(

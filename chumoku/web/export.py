@@ -45,9 +45,9 @@ class ExportedPage:
     path: Path
     precision: str
     size: int  # of the file, in bytes
-    parts: dict[str, int]  # what each part takes of it
+    parts: dict[str, int]  # bytes of the file that each part takes
     certificate: dict[str, Any] | None  # None if it was not checked
-    sentences: list[str]  # the certificate in words, or why there is none
+    sentences: list[str]  # the certificate in words, or why the page was not checked
 
 
 def export_page(

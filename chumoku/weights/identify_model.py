@@ -16,6 +16,7 @@ from chumoku.weights.checksums import MANIFEST
 from chumoku.weights.formats.hub import HUB, download
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
+RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 GGUF, ZIP, PICKLE_START = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][^\0]")
 PICKLE_SUFFIXES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 Kind = Literal["bundle", "transformers", "gguf", "llama2.c"]
@@ -64,10 +65,22 @@ def _identify_folder(folder: Path) -> Kind:
     if (folder / CONFIG).is_file():
         return "transformers"
     inner = next((folder / name for name in ("last", "best") if (folder / name).is_dir()), None)
+    if inner is None and (folder / RECIPE_FILE).is_file():
+        raise _no_model_yet(folder)
     files = sorted(folder.glob("*.gguf"))
     guess = inner or next(iter(files), None)
     hint = f"Give {ACCEPTED}." if guess is None else f"Did you mean {guess}?"
     raise UsageError(f"{folder} is not a model: it has no {CONFIG}. {hint}")
+
+
+def _no_model_yet(run: Path) -> UsageError:
+    checkpoints = (path for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdecimal())
+    newest = max(checkpoints, default=None)
+    way_out = "." if newest is None else f", or give its newest checkpoint, {newest}."
+    return UsageError(
+        f"{run} is a training run that has no model yet: it has no last/ and no best/. Continue it with "
+        f"chumoku train {run} --resume{way_out}"
+    )
 
 
 def is_bundle(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from chumoku.data.labeled import read_examples, sort_labels
 from chumoku.data.labeled_batches import LabeledBatches, open_examples, prepare_examples, split_examples
 from chumoku.data.manifest import describe_report, read_manifest
+from chumoku.data.split import CachedSplit
 from chumoku.data.text_files import find_files
 from chumoku.text.progress import Progress
 from chumoku.training.datasets.training_data import (
@@ -26,10 +27,11 @@ def prepare_labeled_data(recipe: Recipe, folder: Path, init: Bundle | None, prog
     data, files, tagged = recipe.data, as_list(recipe.data.files), recipe.data.kind == "tags"
     held_out = 0.0 if data.validation_files else data.held_out
     reading: dict[str, Any] = {"tagged": tagged, "columns": data.columns}
+    split = CachedSplit()
 
     def texts() -> Iterator[str]:
         examples, _ = read_examples(files, **reading, progress=progress)
-        for index in split_examples(examples, held_out, progress=progress)[0]:
+        for index in split_examples(examples, held_out, progress=progress, split=split)[0]:
             yield examples[index].text
 
     if init is not None:
@@ -43,7 +45,7 @@ def prepare_labeled_data(recipe: Recipe, folder: Path, init: Bundle | None, prog
     limit = recipe.config(vocabulary).max_seq_length or recipe.config(vocabulary).context
     labels = choose_labels(recipe, init, files, reading)
     encoding: dict[str, Any] = {**reading, "limit": limit, "progress": progress, "labels": labels}
-    prepared = prepare_examples(files, tokenizer, folder / "labels", validation=held_out, **encoding)
+    prepared = prepare_examples(files, tokenizer, folder / "labels", validation=held_out, split=split, **encoding)
     validation_folder, part = prepared, "validation"
     if data.validation_files:
         names, part = as_list(data.validation_files), "train"

@@ -14,7 +14,7 @@ from chumoku.data.manifest import describe_report, read_manifest
 from chumoku.data.packed_pairs import PackedPairBatches
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.prepared import Pairs, apply_weights, open_pairs, prepare_pairs, weights_by_pair
-from chumoku.data.split import split_pairs
+from chumoku.data.split import CachedSplit
 from chumoku.data.text_files import find_files
 from chumoku.errors import CorpusError
 from chumoku.models.config import ModelConfig
@@ -40,10 +40,11 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
     held_out = 0.0 if validation_files is not None else data.held_out
     columns = columns_of(data)
     reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages_of(data))}
+    split = CachedSplit()
 
     def texts(*sides: int) -> Iterator[str]:
         pairs, report = read_pairs(as_list(files), **reading, progress=progress)
-        indices = split_pairs(pairs, validation=held_out, progress=progress)[0]
+        indices = split(pairs, validation=held_out, progress=progress)[0]
         if data.weights is not None:
             indices = apply_weights(pairs, indices, weights_by_pair(as_list(files), data.weights, report))
         for index in indices:
@@ -65,8 +66,8 @@ def prepare_pair_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
     if data.prepared:
         prepared = find_prepared_pairs(data.prepared, source, target)
     else:
-        names = as_list(files)
-        prepared = prepare_pairs(names, source, folder / "pairs", validation=held_out, weights=data.weights, **reading)
+        parts: dict[str, Any] = {"validation": held_out, "weights": data.weights, "split": split}
+        prepared = prepare_pairs(as_list(files), source, folder / "pairs", **parts, **reading)
     validation_folder, part = prepared, "validation"
     if validation_files is not None:
         names, part = as_list(validation_files), "train"

@@ -27,10 +27,23 @@ SENTINELS = 100  # of a new tokenizer, as in T5
 DECODED_TOKENS = 1 << 20  # tokens decoded to measure the bytes per token
 
 
+def count_sentinels(recipe: Recipe) -> int:
+    """The number of sentinels of a new tokenizer: one for each span that is hidden in a window; 0 without spans."""
+    config, rates = recipe.config(), _span_rates(recipe.data)
+    if recipe.data.kind != "text" or config.kind != "encoder-decoder":
+        return 0
+    length = recipe.train.sequence_length or config.context
+    return max(SENTINELS, count_spans(window_length(length, **rates), **rates).spans)
+
+
+def _span_rates(data: DataSettings) -> dict[str, Any]:
+    return {"density": data.mask_probability, "mean_span": data.mean_span_length}
+
+
 def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> TrainingData:
     data, train = recipe.data, recipe.train
     spans = recipe.config().kind == "encoder-decoder"
-    rates: dict[str, Any] = {"density": data.mask_probability, "mean_span": data.mean_span_length}
+    rates = _span_rates(data)
     corpus = None if data.prepared else _open_corpus(data, data.files)
     if init is not None:
         tokenizer = init.tokenizer
@@ -38,9 +51,7 @@ def prepare_text_data(recipe: Recipe, folder: Path, init: Bundle | None, progres
         tokenizer = load(str(recipe.tokenizer.file))
     else:
         read_as = {"documents": data.documents, "field": data.field}
-        length = train.sequence_length or recipe.config().context
-        needed = count_spans(window_length(length, **rates), **rates).spans if spans else 0
-        sentinels = max(SENTINELS, needed) if spans else 0
+        sentinels = count_sentinels(recipe)
         tokenizer = load_or_train_tokenizer(
             recipe, corpus.documents, corpus.files, folder, read_as=read_as, progress=progress, sentinels=sentinels
         )

@@ -20,6 +20,21 @@ export function makeMount({ contents, certificate }) {
 const digits = (number) => Number(number.toPrecision(2)).toString();
 const separated = (number) => number.toLocaleString("en-US");
 
+// The inputs of weights/certificate.py, which a certificate names in English.
+const INPUTS = {
+  "the first token": "about_first_token",
+  "the last token": "about_last_token",
+  "consecutive tokens": "about_consecutive_tokens",
+};
+
+/** The place of a difference in the page's language: "31 random tokens, position 10" → "ランダムなトークン 31 個、位置 10". */
+function describePlace(place, t) {
+  const [, name, at] = /^(.*?)(?:, position (\d+))?$/.exec(place);
+  const random = /^(\d+) random tokens$/.exec(name);
+  const input = random ? t("about_random_tokens", { count: random[1] }) : t(INPUTS[name] ?? name);
+  return at === undefined ? input : t("about_position", { input, at });
+}
+
 class About {
   constructor(context, contents, certificate) {
     Object.assign(this, { context, contents, certificate });
@@ -95,7 +110,7 @@ class About {
     const { precision, bytes } = this.contents;
     const rows = [
       ["about_model", id],
-      ["about_kind", kind],
+      ["about_kind", t("about_kind_" + kind)],
       ["about_size", t(encoder ? "about_encoder_layers" : "about_layers", sizes)],
       ["about_weights", t("about_weights_value", { precision, megabytes: (bytes / 1e6).toFixed(1) })],
     ];
@@ -106,20 +121,21 @@ class About {
   describeEngine({ engine, threads, fallback, one_thread: oneThread }) {
     const { t } = this.context;
     const value = t("about_engine_value", { kind: t("about_" + engine), threads });
-    if (oneThread) return `${value}. ${t("about_one_thread", { reason: oneThread })}`;
-    return fallback ? `${value}. ${t("about_fallback", { reason: fallback })}` : value;
+    if (!oneThread && !fallback) return value;
+    const note = oneThread ? t("about_one_thread", { reason: oneThread }) : t("about_fallback", { reason: fallback });
+    return t("about_engine_note", { value, note });
   }
 
   resultList(result) {
     const { t } = this.context;
     const { compared, apart, numbers, limit, largest, best, generated, texts, passed } = result;
     const lines = [
-      t("about_apart", { compared, apart: digits(apart), numbers: separated(numbers), limit: digits(limit) }),
-      t("about_largest", { difference: digits(largest.difference), place: largest.place }),
+      t("about_apart", { compared: t("about_" + compared), apart: digits(apart), numbers: separated(numbers), limit: digits(limit) }),
+      t("about_largest", { difference: digits(largest.difference), place: describePlace(largest.place, t) }),
       ...(compared === "logits" ? [t("about_best", best)] : []),
       ...(generated.total ? [t("about_generated", generated)] : []),
       t("about_texts", texts),
-      ...(result.tokens_per_second ? [t("about_rate", { rate: digits(result.tokens_per_second) })] : []),
+      ...(result.tokens_per_second ? [t("about_rate", { rate: separated(Number(digits(result.tokens_per_second))) })] : []),
     ];
     const verdict = el("span", { class: passed ? "passed" : "different", t: passed ? "about_passed" : "about_different" });
     const title = el("h3", {}, el("span", { t: "about_" + result.engine }), verdict);

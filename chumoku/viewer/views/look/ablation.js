@@ -2,10 +2,8 @@
 import { isAbort } from "../../core/api.js";
 import { debounce, el } from "../../core/dom.js";
 import { fadeEdges } from "../../core/overflow.js";
-import { describeChange, moveFocus, sides } from "./change.js";
+import { describeChange, moveFocus, sides, toggleButton } from "./change.js";
 import { HeadEffects } from "./head_effects.js";
-
-const MAX_OFF = 64;
 
 export class Ablation {
   constructor(t, api) {
@@ -103,16 +101,11 @@ export class Ablation {
   }
 
   toggle(part, name) {
-    const key = JSON.stringify(part);
-    const onclick = () => {
-      if (this.off.has(key)) this.off.delete(key);
-      else if (this.off.size < MAX_OFF) this.off.set(key, part);
-      button.setAttribute("aria-pressed", String(this.off.has(key)));
+    const onChange = () => {
       this.pending = true;
       this.later();
     };
-    const pressed = String(this.off.has(key));
-    const button = el("button", { type: "button", class: "switch numbers", "aria-pressed": pressed, onclick });
+    const button = toggleButton(this.off, part, { class: "switch numbers" }, onChange);
     this.switches.push({ button, part, name });
     return button;
   }

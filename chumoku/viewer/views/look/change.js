@@ -3,6 +3,8 @@ import { bars } from "../../core/bars.js";
 import { el, percent } from "../../core/dom.js";
 import { formatNumber, toNumber } from "../../core/format.js";
 
+const MAX_CHOSEN = 64; // values of one request
+
 /** columns = [{ title: key, output: text or undefined, candidates }] */
 export function sides(columns) {
   const column = ({ title, output, candidates }) =>
@@ -47,4 +49,17 @@ export function moveFocus(event, table) {
   event.preventDefault();
   const row = cell.parentElement.rowIndex + move[0];
   table.rows[row]?.cells[cell.cellIndex + move[1]]?.querySelector("button")?.focus();
+}
+
+/** A button that adds a value to `chosen` (its JSON → the value) or removes it, and then calls `onChange`. */
+export function toggleButton(chosen, value, attributes, onChange) {
+  const key = JSON.stringify(value);
+  const onclick = () => {
+    if (chosen.has(key)) chosen.delete(key);
+    else if (chosen.size < MAX_CHOSEN) chosen.set(key, value);
+    button.setAttribute("aria-pressed", String(chosen.has(key)));
+    onChange();
+  };
+  const button = el("button", { type: "button", ...attributes, "aria-pressed": String(chosen.has(key)), onclick });
+  return button;
 }

@@ -1,9 +1,8 @@
 // Activation patching: replace vectors of the residual stream by those of another text, and show the predictions.
 import { isAbort } from "../../core/api.js";
 import { debounce, el } from "../../core/dom.js";
-import { describeChange, moveFocus, sides } from "./change.js";
+import { describeChange, moveFocus, sides, toggleButton } from "./change.js";
 
-const MAX_REPLACED = 64;
 const MAX_CHARS = 20000;
 
 export class Patching {
@@ -153,17 +152,11 @@ export class Patching {
   }
 
   toggle(vector, name) {
-    const key = JSON.stringify(vector);
-    const onclick = () => {
-      if (this.replaced.has(key)) this.replaced.delete(key);
-      else if (this.replaced.size < MAX_REPLACED) this.replaced.set(key, vector);
-      button.setAttribute("aria-pressed", String(this.replaced.has(key)));
+    const onChange = () => {
       this.pending = this.run;
       this.later();
     };
-    const pressed = String(this.replaced.has(key));
-    const button = el("button", { type: "button", class: "switch", "aria-pressed": pressed, "aria-label": name, title: name, onclick });
-    return button;
+    return toggleButton(this.replaced, vector, { class: "switch", "aria-label": name, title: name }, onChange);
   }
 
   drawResult() {
