@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo docs pictures notebooks test test-slow test-all check format strings faults families wasm venv browser clean
+.PHONY: demo docs pictures notebooks test test-slow test-all check format strings faults families wasm wheel venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -62,6 +62,12 @@ families: venv
 wasm: venv
 	$(BIN)/python -m pip install -qq ziglang==0.17.0
 	$(BIN)/python -m chumoku.web.build_wasm
+
+# A wheel for Linux with the compiled native engine inside, so that no compiler is needed where it is installed:
+# dist/chumoku-…-MACHINE.whl. Both machines can be built anywhere: make wheel MACHINES="x86_64 aarch64"
+wheel: venv
+	$(BIN)/python -m pip install -qq ziglang==0.17.0
+	$(BIN)/python scripts/build_wheels.py $(MACHINES)
 
 # Web pages are tested in Debian's Chromium, without a window system if there is such a package: that takes a third of the
 # time. If neither can be installed, these tests are skipped with a message.

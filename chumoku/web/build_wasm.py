@@ -71,15 +71,15 @@ def read_hashes() -> list[str]:
     return HASHES.read_text(encoding="ascii").split()
 
 
-def compile_library(flags: Sequence[str], target: Path) -> None:
-    """Compile step.cpp for browsers into this file."""
+def run_compiler(arguments: Sequence[str]) -> None:
+    """Run ziglang's C++ compiler with these arguments."""
     try:
         found = version("ziglang")
     except PackageNotFoundError:
         found = "missing"
     if found != COMPILER:
         raise UsageError(f"The package ziglang is {found}, and {COMPILER} is needed: pip install ziglang=={COMPILER}")
-    command = [sys.executable, "-m", "ziglang", "c++", *flags, str(SOURCE), "-o", str(target)]
+    command = [sys.executable, "-m", "ziglang", "c++", *arguments]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise ChumokuError(f"ziglang did not compile {SOURCE.name}:\n{done.stderr.decode('utf-8', 'replace')[:2000]}")
@@ -89,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         compiled = {path: Path(folder) / path.name for path in LIBRARIES}
         for path, flags in LIBRARIES.items():
-            compile_library(flags, compiled[path])
+            run_compiler([*flags, str(SOURCE), "-o", str(compiled[path])])
         for path, made in compiled.items():
             path.write_bytes(made.read_bytes())
             print(f"{path}: {path.stat().st_size:,} bytes")

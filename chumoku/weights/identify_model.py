@@ -76,10 +76,10 @@ def _identify_folder(folder: Path) -> Kind:
 def _no_model_yet(run: Path) -> UsageError:
     checkpoints = (path for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdecimal())
     newest = max(checkpoints, default=None)
-    way_out = "." if newest is None else f", or give its newest checkpoint, {newest}."
+    way_out = "" if newest is None else f" Or give its newest checkpoint, {newest}."
     return UsageError(
         f"{run} is a training run that has no model yet: it has no last/ and no best/. Continue it with "
-        f"chumoku train {run} --resume{way_out}"
+        f"chumoku train {run} --resume.{way_out}"
     )
 
 

@@ -1,9 +1,14 @@
-"""The library: step.cpp and its headers, compiled once for this processor and stored in the user's cache folder.
+"""The library: step.cpp and its headers, from the wheel, or compiled once and stored in the user's cache folder.
 
     NAME.so       NAME = sha256(source, flags, compiler, processor)[:16]
     NAME.sha256   hash of NAME.so: a library of another user, or one that was changed, is not loaded
 
-Without a compiler there is no library, and decoding is slower (`why_not` says why). CHUMOKU_NATIVE=0 turns it off.
+Wheels for Linux contain a library for each kind of processor (variants.py). An installation from source has none of
+them, and compiles; without a compiler there is no library, and decoding is slower (`why_not` says why).
+
+    CHUMOKU_NATIVE=0          no library
+    CHUMOKU_NATIVE=native     compile for exactly this processor, even if the wheel has a library for it
+    CHUMOKU_NATIVE=avx2       the library of this variant, from the wheel, or compiled
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from chumoku.decoding.engines.native import variants
 
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "step.cpp"
@@ -39,7 +46,7 @@ class Missing(Exception):
 def library() -> ctypes.CDLL | None:
     """The library, compiled if necessary; None if it is not available."""
     try:
-        return ctypes.CDLL(str(_build()))
+        return ctypes.CDLL(str(_find()))
     except (Missing, OSError):
         return None
 
@@ -49,25 +56,38 @@ def why_not() -> str | None:
     if library() is not None:
         return None
     try:
-        ctypes.CDLL(str(_build()))
+        ctypes.CDLL(str(_find()))
     except (Missing, OSError) as error:
         return f"{error} Decoding on a CPU works without it, but slower."
     return None
 
 
-def _build() -> Path:
-    if os.environ.get("CHUMOKU_NATIVE") == "0":
+def _find() -> Path:
+    """The file of the library that CHUMOKU_NATIVE asks for; by default the best in the wheel, else a compiled one."""
+    chosen = os.environ.get("CHUMOKU_NATIVE", "")
+    if chosen == "0":
         raise Missing("CHUMOKU_NATIVE=0 disables the native library.")
+    suitable, flags = [], _for_this_processor()
+    if chosen in ("", "1"):
+        suitable = variants.find_suitable()
+    elif chosen != "native":
+        suitable = [variants.find_named(chosen)]
+        flags = suitable[0].flags
+    shipped = next((variant.shipped for variant in suitable if variant.shipped.is_file()), None)
+    return _build(flags) if shipped is None else shipped
+
+
+def _build(flags: tuple[str, ...]) -> Path:
+    """The library compiled with these flags for a processor; it is compiled only once."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         raise Missing("The native library needs a C++ compiler (c++, g++ or clang++), and none was found.")
-    native = _for_this_processor()
     version = _run([compiler, "--version"]).stdout
     sources = [path.read_bytes() for path in (SOURCE, *sorted(FOLDER.glob("*.h")))]
-    key = hashlib.sha256(b"\0".join([*sources, repr((*FLAGS, native)).encode(), version, _processor()]))
+    key = hashlib.sha256(b"\0".join([*sources, repr((*FLAGS, *flags)).encode(), version, _processor()]))
     target = _folder() / f"{key.hexdigest()[:16]}.so"
     if not _intact(target):
-        _compile([compiler, *FLAGS, native], target)
+        _compile([compiler, *FLAGS, *flags], target)
     return target
 
 
@@ -127,8 +147,8 @@ def _folder() -> Path:
     return folder
 
 
-def _for_this_processor() -> str:
-    return "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+def _for_this_processor() -> tuple[str, ...]:
+    return ("-mcpu=native",) if variants.read_machine() == "aarch64" else ("-march=native",)
 
 
 def _processor() -> bytes:
