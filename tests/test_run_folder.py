@@ -112,7 +112,7 @@ def test_a_run_without_a_model_says_how_to_go_on(ask: Ask, tmp_path: Path) -> No
     assert f"{command}." in ended.err
     for name in ("step-00000300", "step-00001000", "step-00002000.bad", "step-00003000.incomplete"):
         (run / "checkpoints" / name).mkdir()
-    with pytest.raises(UsageError, match=f"{command}, or give its newest checkpoint, {run}/checkpoints/step-00001000."):
+    with pytest.raises(UsageError, match=f"{command}. Or give its newest checkpoint, {run}/checkpoints/step-00001000."):
         chumoku.load(run)
 
 
