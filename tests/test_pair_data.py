@@ -64,12 +64,15 @@ def test_weights_leave_the_validation_part_as_it_is(tmp_path: Path) -> None:
 def test_weights_need_one_table_each(tmp_path: Path) -> None:
     write_pairs(tmp_path / "a.tsv", "a", 3)
     wrong = {"belongs to one table": [tmp_path], "Name each file once": [tmp_path / "a.tsv"] * 2}
-    wrong |= {"2 weights for 1": [tmp_path / "a.tsv"], "Name each file instead of a pattern": [tmp_path / "?.tsv"]}
+    wrong |= {
+        "weights is 2, that of files 1": [tmp_path / "a.tsv"],
+        "Name each file instead of a pattern": [tmp_path / "?.tsv"],
+    }
     for message, files in wrong.items():
-        weights = [2.0] * (2 if "2 weights" in message else len(files))
+        weights = [2.0] * (2 if "weights is 2" in message else len(files))
         with pytest.raises(UsageError, match=message):
             prepare_pairs(files, TOKENIZER, tmp_path / "out", validation=0.0, weights=weights)
-    with pytest.raises(ChumokuError, match="2 weights for 1 name"):
+    with pytest.raises(ChumokuError, match="weights is 2, that of files 1; give"):
         read_recipe({"model": {"preset": "tiny-encoder-decoder"}, "data": PAIRS | {"weights": [1, 2]}})
 
 

@@ -102,7 +102,7 @@ def check_weights(files: Sequence[str | Path], weights: Sequence[float]) -> None
     paths = [Path(file) for file in files]
     if len(weights) != len(paths) or len(set(paths)) < len(paths):
         raise UsageError(
-            f"There are {len(weights)} weights for {len(files)} files. Name each file once, and its weight."
+            f"The length of weights is {len(weights)}, that of files {len(files)}. Name each file once, and its weight."
         )
     if folder := next((path for path in paths if path.is_dir() or path.suffix == ".zip"), None):
         raise UsageError(f"A weight belongs to one table, and {folder} may have several. Name its files.")

@@ -312,7 +312,7 @@ def _one_way_to_validate(c: Any) -> str | None:
 def _one_weight_per_file(c: Any) -> str | None:
     if c.weights is None or len(c.weights) == len(as_list(c.files)):
         return None
-    return f"there are {len(c.weights)} weights for {len(as_list(c.files))} names in files; give one for each."
+    return f"the length of weights is {len(c.weights)}, that of files {len(as_list(c.files))}; give a weight for each."
 
 
 def _languages_required(c: Any) -> str | None:
