@@ -141,6 +141,7 @@ class Template(NamedTuple):
 
     fixed: tuple[str, ...]
     japanese: str
+    longest: str  # of the fixed parts: a text without it is refused at once
 
     def values_in(self, text: str) -> list[str] | None:
         """Return the values that make the text from this template, each as short as possible; None if none do."""
@@ -171,7 +172,7 @@ def _find_template(text: str) -> tuple[str, list[str]] | None:
     exact, templates = read_templates()
     if text in exact:
         return exact[text], []
-    for template in templates:
+    for template in [template for template in templates if template.longest in text]:
         values = template.values_in(text)
         if values is not None and all(len(value) < len(text) for value in values):
             return template.japanese, values
@@ -199,5 +200,5 @@ def read_templates() -> tuple[dict[str, str], list[Template]]:
     for english, japanese in messages.items():
         fixed = tuple(re.split(_VALUE, english)[::2])  # the split gives text, number, text, number, …, text
         if len(fixed) > 1:
-            templates.append(Template(fixed, japanese))
+            templates.append(Template(fixed, japanese, max(fixed, key=len)))
     return exact, sorted(templates, key=lambda template: -sum(map(len, template.fixed)))
