@@ -591,6 +591,7 @@ def test_a_slow_compiler_and_a_missing_home_are_no_obstacle(fresh: Path, monkeyp
 
     monkeypatch.undo()
     monkeypatch.setattr(build_module, "library", build_module.library.__wrapped__)
+    monkeypatch.setattr(variants, "FOLDER", fresh / "libraries")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     assert build_module.library() is None
