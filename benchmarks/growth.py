@@ -6,9 +6,9 @@ prompt    `prefill` of one prompt of T tokens
 step      the next token after these T tokens
 batch     the next token of B rows, each after 1,024 tokens
 
-exponent = log₂(cost of the double size / cost): 0 is constant, 1 linear, 2 quadratic (with four times the rows, half of
-log₂). On a GPU the model is a Llama of 1.1 B in bf16, on a CPU SmolLM2-135M's shape in int8, both with random weights and
-the engine that `generate` uses. Every figure is the median of ROUNDS after one warm-up. Prints one JSON line.
+exponent = log(cost ratio) / log(size ratio): 0 is constant, 1 linear, 2 quadratic. On a GPU the model is a Llama of
+1.1 B in bf16, on a CPU SmolLM2-135M's shape in int8, both with random weights and the engine that `generate` uses.
+Every figure is the median of ROUNDS after one warm-up. Prints one JSON line.
 """
 
 from __future__ import annotations

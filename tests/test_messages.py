@@ -61,6 +61,15 @@ def test_a_filled_message_finds_its_own_template() -> None:
         ("step 3/5 · loss 7.1 · 9 s left", "ステップ 3/5 · 損失 7.1 · 残り 9 秒"),
         ("step 3: validation loss 7.1, perplexity 11", "ステップ 3：検証損失 7.1、パープレキシティ 11"),
         ("Notes about the two files", "Notes about the two files"),  # not a number of files
+        (  # a sentence is not part of the next one's first value
+            "There are no translations to score. 3 of 5 weights are not finite.",
+            "採点する訳文がありません。5 個の重みのうち 3 個が有限ではありません。",
+        ),
+        (  # nor of the last value of the one before
+            "The report is in a.json. There are no translations to score.",
+            "報告は a.json にあります。採点する訳文がありません。",
+        ),
+        ("3 of 5 lines are duplicates: 'One. Two'.", "5 行のうち 3 行が重複です：'One. Two'。"),
     ],
 )
 def test_keys_lists_and_names_in_messages(english: str, japanese: str) -> None:

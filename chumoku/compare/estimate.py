@@ -14,6 +14,7 @@ from chumoku.compare.request import Options, Request
 from chumoku.compare.rounds import sets_learning_rate
 from chumoku.compare.step_times import read_or_measure
 from chumoku.errors import UsageError, pluralize
+from chumoku.messages import choose
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.plan import format_duration
 
@@ -22,7 +23,7 @@ MAX_PROCESSES = 4096
 
 def describe_plan(plan: Plan) -> list[str]:
     """A line for each arm: its size, its cost and what was adjusted."""
-    lines = [note.en for note in plan.notes]
+    lines = []
     for arm in plan.arms:
         cost = arm.adjusted.cost
         changed = "; ".join(arm.adjusted.words) or "nothing adjusted"
@@ -57,7 +58,7 @@ def estimate(request: Request, folder: Path, options: Options, *, processes: int
     if options.budget is not None:
         fits = max(0, int(options.budget / one_seed - searched * share))
         lines.append(f"The budget, {format_duration(options.budget)}, is enough for about {pluralize(fits, 'seed')}.")
-    return [*describe_plan(plan), *lines, "Nothing was trained."]
+    return [*(choose(*note) for note in plan.notes), *describe_plan(plan), *lines, "Nothing was trained."]
 
 
 def choose_processes(processes: int | None) -> int:

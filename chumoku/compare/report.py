@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from chumoku.compare.jobs import Job, read_result
-from chumoku.messages import translate
+from chumoku.messages import choose, translate
+from chumoku.probe.bilingual import Words
 from chumoku.text.progress import ShowProgress
 
 
@@ -26,14 +27,16 @@ class Report:
         self.progress.close()
         self._log.close()
 
-    def info(self, sentence: str) -> None:
-        """Print a sentence and append it to the log."""
-        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {sentence}\n")
+    def info(self, sentence: str | Words) -> None:
+        """Print a sentence in the language of the command line, and append it to the log in English."""
+        english = sentence if isinstance(sentence, str) else sentence.en
+        shown = translate(sentence) if isinstance(sentence, str) else choose(*sentence)
+        self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {english}\n")
         self._log.flush()
         if self._console is None:
             return
         try:
-            self._console.print(translate(sentence), markup=False, highlight=False, soft_wrap=True)
+            self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
         except (OSError, SystemExit):  # rich exits when the pipe is closed; the comparison continues
             self._console = None
 

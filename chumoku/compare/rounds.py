@@ -117,7 +117,7 @@ class Rounds:
                 f"学習率の探索: 選択肢ごとに {FACTOR:g} 倍間隔で {count} 個、シード {seed}、ステップ数の {share:.0%}。",
             )
         )
-        self.report.info(self.notes[-1].en)
+        self.report.info(self.notes[-1])
         for name, search in search_rates(centers, count, metric, run).items():
             rate = search.rate(search.best(metric))
             tried = ", ".join(

@@ -102,6 +102,8 @@ def run_comparison(
         report = stack.enter_context(Report(folder, console))
         plan = make_plan(request, folder, remote=launcher != "local", progress=report.progress)
         plan = replace(plan, notes=(*plan.notes, *note_changed_seeds(folder, plan, options.seeds)))
+        for note in plan.notes:
+            report.info(note)
         for line in describe_plan(plan):
             report.info(line)
         running = make_launcher(launcher, folder, plan, count)

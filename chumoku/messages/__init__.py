@@ -125,15 +125,22 @@ def _is_list(text: str) -> bool:
 
 def _translate_sentences(sentences: list[str], depth: int) -> str:
     """Translate sentences, as many as possible by one template each time."""
-    done, first = "", 0
+    done = ""
+    for part in _group_sentences(sentences):
+        done += f"{'' if not done or done.endswith(('。', '？', '）')) else ' '}{to_japanese(part, depth)}"
+    return done
+
+
+def _group_sentences(sentences: list[str]) -> list[str]:
+    """Put as many sentences together as possible that have one template, but not all of them."""
+    found, first = [], 0
     while first < len(sentences):
-        last = min(first + MOST_SENTENCES, len(sentences))
+        last = min(first + MOST_SENTENCES, len(sentences) if first else len(sentences) - 1)
         while last > first + 1 and _find_template(" ".join(sentences[first:last])) is None:
             last -= 1
-        part = to_japanese(" ".join(sentences[first:last]), depth)
-        done += f"{'' if not done or done.endswith(('。', '？', '）')) else ' '}{part}"
+        found.append(" ".join(sentences[first:last]))
         first = last
-    return done
+    return found
 
 
 class Template(NamedTuple):
@@ -158,6 +165,14 @@ class Template(NamedTuple):
         values.append(text[at:end])
         return None if any(part in value for part in self.excluded for value in values) else values
 
+    def cuts_sentences(self, values: list[str]) -> bool:
+        """Return True if a value of several sentences does not begin with a whole one, or does not end with one."""
+        for before, value in zip(self.fixed, values, strict=False):
+            whole = value.endswith((".", "?", "!")) and (not before or before.endswith((": ", ". ", ") ")))
+            if not whole and re.search(_SENTENCE_END, value):
+                return True
+        return False
+
     @property
     def excluded(self) -> list[str]:
         """Return what no value contains: separators that the template does not have, a space in "{0} files"."""
@@ -172,11 +187,15 @@ def _find_template(text: str) -> tuple[str, list[str]] | None:
     exact, templates = read_templates()
     if text in exact:
         return exact[text], []
+    doubtful = None  # fits only if a value has a part of a sentence and another sentence
     for template in [template for template in templates if template.longest in text]:
         values = template.values_in(text)
         if values is not None and all(len(value) < len(text) for value in values):
-            return template.japanese, values
-    return None
+            if not template.cuts_sentences(values):
+                return template.japanese, values
+            doubtful = doubtful or (template.japanese, values)
+    sentences = re.split(_SENTENCE_END, text)
+    return None if doubtful is None or all(map(_find_template, _group_sentences(sentences))) else doubtful
 
 
 @functools.cache
