@@ -64,7 +64,7 @@ def choose(en: str, ja: str) -> str:
 def to_japanese(text: str, depth: int = 0) -> str:
     """Return a message in Japanese: as one template, else by its parts; what no template fits stays as it is."""
     core = text.strip()
-    found = _find_template(core)
+    found = _find_whole(core)
     key = re.fullmatch(_KEY, core)
     if key is not None and _has_key(found, key) and _find_template(key[2]) is not None:
         filled = f"{key[1]}{to_japanese(key[2], depth)}"
@@ -118,6 +118,15 @@ def _translate_parts(text: str, depth: int) -> str:
     return text if names is None else f"{names[1]} {'または' if names[2] == 'or' else 'と'} {names[3]}"
 
 
+def _find_whole(text: str) -> tuple[str, list[str]] | None:
+    """Find the template of a text; None also if each of its sentences has one, with more fixed characters together."""
+    found, parts = _find_template(text), [_find_template(one) for one in re.split(_SENTENCE_END, text)]
+    if found is None or len(parts) == 1 or None in parts:
+        return found
+    in_parts = sum(len(value) for part in parts if part for value in part[1])
+    return found if sum(map(len, found[1])) <= in_parts else None
+
+
 def _is_list(text: str) -> bool:
     """Return True for items with a template each, as in "loss 3.1, perplexity 22"."""
     return ", " in text and all(_find_template(item.strip()) for item in text.split(", "))
@@ -128,7 +137,7 @@ def _translate_sentences(sentences: list[str], depth: int) -> str:
     done, first = "", 0
     while first < len(sentences):
         last = min(first + MOST_SENTENCES, len(sentences))
-        while last > first + 1 and _find_template(" ".join(sentences[first:last])) is None:
+        while last > first + 1 and _find_whole(" ".join(sentences[first:last])) is None:
             last -= 1
         part = to_japanese(" ".join(sentences[first:last]), depth)
         done += f"{'' if not done or done.endswith(('。', '？', '）')) else ' '}{part}"
