@@ -183,7 +183,9 @@ def format_results(results: list[Result]) -> str:
     for result in results:
         counts[result.verdict] = counts.get(result.verdict, 0) + 1
     total = ", ".join(
-        f"{number} {heading(verdict if number == 1 else PLURAL.get(verdict, verdict))}"
+        f"{number} {verdict if number == 1 else PLURAL.get(verdict, verdict)}"
         for verdict, number in sorted(counts.items())
     )
-    return "\n".join([*lines, "", f"{translate(pluralize(len(results), 'claim'))}: {total}."])
+    japanese = "、".join(f"{heading(verdict)} {number}" for verdict, number in sorted(counts.items()))
+    claims = choose(f"{pluralize(len(results), 'claim')}: {total}.", f"主張 {len(results)} 件：{japanese}")
+    return "\n".join([*lines, "", claims])
