@@ -44,7 +44,7 @@ export function makePlane({ points, from, to, arrows = false, onMove }) {
   function placeHandle(point, handle) {
     const [x, y] = at(point.x, point.y);
     const told = `(${formatFixed(point.x, 1)}, ${formatFixed(point.y, 1)})`;
-    for (const [name, value] of Object.entries({ cx: x, cy: y, "aria-label": point.name, "aria-valuetext": told })) handle.setAttribute(name, value);
+    for (const [name, value] of Object.entries({ cx: x, cy: y, "aria-label": point.name, "aria-valuenow": point.x, "aria-valuetext": told })) handle.setAttribute(name, value);
     return svg("text", { x: Math.min(SIZE - 34, x + 11), y: Math.max(14, y - 8) }, point.name);
   }
 
