@@ -98,6 +98,7 @@ def test_digits_follow_the_width_of_the_interval() -> None:
     assert format_interval(PairedInterval(-0.0001, -2.5, 2.5, 12)) == ("0.0", "[−2.5, 2.5]")
     assert format_interval(PairedInterval(0.0, 0.0, 0.0, 12)) == ("0.000", "[0.000, 0.000]")
     assert format_interval(PairedInterval(0.4, 0.031, 0.77, 3)) == ("0.40", "[0.03, 0.77]")  # not [0.0, 0.8]
+    assert format_interval(PairedInterval(0.5, 0.5 - 1e-9, 0.5 + 1e-9, 3)) == ("0.500000", "[0.500000, 0.500000]")
     assert format_interval(PairedInterval(0.02, -0.00005, 0.04, 3)) == ("0.020", "[0.000, 0.040]")
 
 

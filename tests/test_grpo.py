@@ -132,6 +132,11 @@ def test_answers_depend_only_on_seed_epoch_and_prompt(model: Path, file: Path, t
     assert all(one.reward == 0 for one in whole if not one.finished)
     greedy = objective.generate(data.train.batch(0, 1), greedy=True)
     assert [one.prompt for one in greedy] == unpad(data.train.batch(0, 1)["prompts"])
+    objective.rule = lambda text, answer: 1.0
+    for tokens, finished in (([7] * 4, True), ([7] * 5, False)):  # max_new_tokens is 5
+        judged = objective.judge([3], tokens, "")
+        assert (judged.finished, judged.reward) == (finished, float(finished))
+        assert judged.tokens == ([*tokens, objective.end] if finished else tokens)
 
 
 @pytest.mark.parametrize("adapter", [False, True])

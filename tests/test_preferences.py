@@ -23,6 +23,7 @@ from chumoku.doctor import run_quick_checks
 from chumoku.errors import ConfigError, CorpusError, DamagedError, UsageError
 from chumoku.models.build import build
 from chumoku.training.datasets import prepare
+from chumoku.training.distributed import World
 from chumoku.training.log import read_metrics
 from chumoku.training.objectives import PreferenceObjective, count_labels
 from chumoku.training.objectives.preference import METHODS
@@ -107,6 +108,11 @@ def test_the_reference_has_no_dropout(model: Path, file: Path, tmp_path: Path) -
     assert torch.equal(objective.reference(batch), objective.reference(batch))
     assert not torch.equal(objective(batch), objective(batch))
     assert all(module.training for module in objective.modules())
+    objective.metrics.clear()
+    objective.eval()(batch)
+    assert objective.metrics.take(World(torch.device("cpu"))) == {"margin": 0.0, "accuracy": 0.5}, (
+        "a tie before the first step"
+    )
 
 
 def train_table(method: str, beta: float, **options: float) -> tuple[float, float]:

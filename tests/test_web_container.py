@@ -17,7 +17,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.heads import CLASSIFIERS
 from chumoku.models.precision import to_precision
 from chumoku.nn.quantized import quantize
-from chumoku.web.container import prepare_model, write_container
+from chumoku.web.container import ALIGNMENT, _Data, _Stored, prepare_model, write_container
 
 READ = """
 (text) => {
@@ -52,7 +52,12 @@ DAMAGE = """
       return `${error.name}: ${error.message}`;
     }
   };
-  return [...cuts.map((end) => read(bytes.slice(0, end))), ...headers.map((header) => read(encode(header)))];
+  const other = new Uint8Array(bytes.slice(0));
+  other[0] += 1;
+  const entry = { kind: "float32", shape: [1], at: 0 };
+  const tensors = Object.fromEntries(Array.from({ length: (1 << 17) + 1 }, (_, number) => [number, entry]));
+  const many = encode(JSON.stringify({ format: 1, config: {}, tensors }));
+  return [other.buffer, many, ...cuts.map((end) => bytes.slice(0, end)), ...headers.map(encode)].map(read);
 }
 """
 
@@ -112,23 +117,53 @@ def test_damaged_containers_are_refused(browser: Any) -> None:
     def changed(**entry: Any) -> str:
         return json.dumps({**header, "tensors": {name: {**header["tensors"][name], **entry}}})
 
-    wrong = [
-        *("", "{", "[]", "null", '{"format": 1}', json.dumps({**header, "format": 2})),
-        json.dumps({**header, "tensors": []}),
-        json.dumps({**header, "tensors": {name: None}}),
-        *(changed(kind=kind) for kind in ("int4", None, 3)),
-        *(changed(shape=shape) for shape in (None, "10", [], [10], [0, 10], [-10, 10], [1e300, 1e300], [2.5, 10])),
-        *(changed(shape=shape) for shape in ([10, "10"], [1 << 26, 1 << 26], [1] * 9)),
-        *(changed(at=at) for at in (None, -64, 3, "64", 1 << 30, 1e300)),
-        *(changed(scale_at=at) for at in (None, -64, 3, 1 << 30)),
-        changed(kind="float32", shape=[1, 1 << 20]),
-    ]
-    cuts = [*range(0, 12), len(content) // 2, len(content) - 64]
+    sizes = ([0, 10], [-10, 10], [1e300, 1e300], [2.5, 10], [10, "10"], [1 << 26, 1 << 26], [1] * 9)
+    places = (None, -64, 3, "64", 1 << 30, 1e300)
+    wrong = {
+        "its header is not JSON": ["", "{"],
+        "its header has no model": ["[]", "null", '{"format": 1}', json.dumps({**header, "tensors": []})],
+        "its format is not 1": [json.dumps({**header, "format": 2})],
+        "has no shape": [json.dumps({**header, "tensors": {name: None}}), *(changed(shape=one) for one in (None, "1"))],
+        "is of an unknown kind": [
+            *(changed(kind=kind) for kind in ("int4", None, 3)),
+            *(changed(shape=shape) for shape in ([], [10])),
+        ],
+        "has a wrong shape": [changed(shape=shape) for shape in sizes],
+        "is not inside the file": [
+            *(changed(**{key: at}) for key in ("at", "scale_at") for at in places),
+            changed(kind="float32", shape=[1, 2048], at=0),  # of 4 bytes each
+        ],
+    }
+    headers = [(one, reason) for reason, some in wrong.items() for one in some]
+    end = 8 + int.from_bytes(content[4:8], "little")
+    cuts = [(at, "it is too short") for at in range(8)]
+    cuts += [(at, "it ends inside its header") for at in (8, 11, end // 2, end - 7, end - 1)]
+    cuts += [(at, "is not inside the file") for at in (end, (end + len(content)) // 2, len(content) - 64)]
     with twin_page(browser) as page:
-        answers = page.evaluate(DAMAGE, {"text": to_text(content), "cuts": cuts, "headers": wrong})
+        given = {"cuts": [at for at, _ in cuts], "headers": [text for text, _ in headers]}
+        answers = page.evaluate(DAMAGE, {"text": to_text(content), **given})
         assert page.evaluate(READ, to_text(content))
-    for answer in answers:
+    reasons = ["it is not a model", "it has too many tensors", *(reason for _, reason in (*cuts, *headers))]
+    for answer, reason in zip(answers, reasons, strict=True):
         assert answer.startswith("ContainerError: This file is damaged or incomplete: ")
+        assert answer.endswith(f"{reason}.")
+
+
+def test_a_container_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build_random(tiny(), "int8")
+    size = len(write_container(model, name="x"))
+    monkeypatch.setattr("chumoku.web.container.MAX_BYTES", size)
+    assert len(write_container(model, name="x")) == size
+    monkeypatch.setattr("chumoku.web.container.MAX_BYTES", size - 1)
+    with pytest.raises(UsageError, match=f"a web page can hold at most {size - 1:,}"):
+        write_container(model, name="x")
+
+
+def test_a_tensor_and_its_first_part_have_their_own_places() -> None:
+    data, whole = _Data(), torch.arange(37.0)
+    entries = [data.add_tensor(_Stored(tuple(one.shape), one)) for one in (whole[:3], whole, whole[:3])]
+    assert [entry["at"] for entry in entries] == [0, ALIGNMENT, 0]
+    assert b"".join(data.pieces)[ALIGNMENT : ALIGNMENT + 4 * 37] == whole.numpy().tobytes()
 
 
 def test_models_that_a_page_cannot_compute_are_refused() -> None:

@@ -24,6 +24,7 @@ from chumoku.models.generation_config import GenerationConfig
 from chumoku.pipeline import Pipeline
 from chumoku.server.openai import schemas
 from chumoku.server.openai.generation import sampling_of
+from chumoku.text.backend import set_prefix_and_suffix
 from chumoku.text.chat_template import ChatTemplate, find_marks
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.web import chat_pattern_check
@@ -227,6 +228,8 @@ def test_chat_patterns_write_what_templates_write(page: Any) -> None:
         expected.append([render_or_refuse(tokenizer, render, turns) for turns in conversations])
     found = {name: reason for name, reason in reasons.items() if reason}
     assert found == {"smollm3": "it changes the text of messages in a way of its own"}
+    pieces = [piece for case in cases for gap in case["pattern"]["gaps"].values() for piece in gap]
+    assert {one["date"] for one in pieces if "date" in one} == {"%d %b %Y"}, "not the date of the export"
     found = page.evaluate(RENDER, cases)
     assert found == expected
     assert any("error" in one for one in found[2]), "llama2 refuses roles that do not take turns"
@@ -247,7 +250,11 @@ def render_or_refuse(tokenizer: Tokenizer, render: Any, turns: list[tuple[str, s
     return {"text": text, "marks": [{"id": one.id, "start": place[one.start], "end": place[one.end]} for one in marks]}
 
 
-def test_a_template_that_counts_messages_has_no_pattern() -> None:
+# The same text, but a special token if it is the whole message.
+SPECIAL_CONTENT = "{% if m.content == '<|im_end|>' %}<|im_end|>{% else %}{{ m.content }}{% endif %}"
+
+
+def test_a_template_that_counts_messages_has_no_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = chat_tokenizer()
     source = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}{% endfor %}"
     tokenizer.chat_template = ChatTemplate({"default": source})
@@ -256,6 +263,7 @@ def test_a_template_that_counts_messages_has_no_pattern() -> None:
         "{{ messages | length }}" + source: "what it writes between two messages depends on more than their roles",
         source + "{% if messages | length > 6 %}<|im_end|>{% endif %}": "what it writes depends on the text of the",
         source.replace("{{ m.content }}", "{{ m.content | upper }}"): "it leaves out, repeats or moves messages",
+        source.replace("{{ m.content }}", "{{ m.content * 2 }}"): "it leaves out, repeats or moves messages",
         source + "{% if 'sesame' in messages[-1].content %}!{% endif %}": "what it writes depends on the text of the",
         source + "{{ raise_exception('closed') }}": "it says: closed",
         "{% if messages[-2:] | map(attribute='role') | list == ['user', 'user'] %}{{ raise_exception() }}{% endif %}"
@@ -263,9 +271,12 @@ def test_a_template_that_counts_messages_has_no_pattern() -> None:
     }.items():
         tokenizer.chat_template = ChatTemplate({"default": odd})
         pattern, given = find_chat_pattern(tokenizer)
-        assert pattern is None
+        assert pattern is None, odd
         assert reason in str(given), odd
     assert find_chat_pattern(byte_tokenizer()) == (None, None), "plain chat has no special tokens"
+    monkeypatch.setattr(chat_pattern_check, "CONVERSATIONS", 300)  # a message that is nothing but this token is rare
+    tokenizer.chat_template = ChatTemplate({"default": source.replace("{{ m.content }}", SPECIAL_CONTENT)})
+    assert "depends on the text" in str(find_chat_pattern(tokenizer)[1])
 
 
 ENCODE = """
@@ -286,6 +297,13 @@ def metaspace_tokenizer() -> Tokenizer:
     return Tokenizer(backend)
 
 
+def prefixed_tokenizer() -> Tokenizer:
+    """A tokenizer of a chat format that puts a token of its own before a text."""
+    backend = chat_tokenizer((*CHAT_ML, "<p>"))._special
+    set_prefix_and_suffix(backend, ["<p>"], [])
+    return Tokenizer(backend)
+
+
 OVERLAPPING = "{% for m in messages %}{{ m.role }}: {{ m.content }}|a|{% endfor %}"  # b|a|a|: a user types the first |a
 
 
@@ -296,6 +314,7 @@ def test_prompts_have_pythons_tokens(page: Any) -> None:
         (metaspace_tokenizer(), FAMILIES["llama2"].template, {"bos_token": "<s>", "eos_token": "</s>"}),
         (chat_tokenizer(("|a|",)), OVERLAPPING, {}),
         (chat_tokenizer(LLAMA_3), None, {}),
+        (prefixed_tokenizer(), None, {}),
     ]
     for tokenizer, template, names in cases:
         tokenizer.chat_template = None if template is None else ChatTemplate({"default": template}, names)

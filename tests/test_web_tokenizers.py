@@ -42,6 +42,7 @@ PIECES = [
     *("\ufeff", "\u200d", "©\u200d", "½", "…"),
     *("\u0600a\u0301", "क्षि", "\u000b", "\u0085", "\u00ad", "𠮷", "😀", "\u0344\u0301"),
     *("ab", "a猫", "aaa", " fab ", " aoooooooo "),  # equal scores, unknown, equal merges, known, long
+    *(" aoooooo ", "of𠮷", "𠮷of", "</s>  Fed"),  # longest word, half a character after a word, spaces of two tokens
     "\u32ff",  # ㋿, which Unicode has since 2019: the library's NFKC does not change it
 ]
 ENTRY = """
@@ -217,6 +218,12 @@ def test_long_texts_sentences_and_languages(page: Any) -> None:
     long = ["".join(chance.choices(words, k=5003)), "𠮷" * 8191 + " ab" * 7]
     expected = [[tokenizer.encode(text), tokenizer.encode(text, special=True)] for text in long]
     assert [found[:2] for found in ask(page, "texts", long)] == expected
+    vocab = {token: number for number, token in enumerate(("x", "y", " ", "x  "))}
+    model = models.BPE(vocab=vocab, merges=[], ignore_merges=True)
+    spaced = build(model, pre_tokenizer=pre_tokenizers.Split("x  ", "isolated"))
+    ask(page, "open_", tokenizer_data(spaced))
+    assert ask(page, "texts", ["x  y" * 2503])[0][0] == spaced.encode("x  y" * 2503), "not split between two spaces"
+    ask(page, "open_", tokenizer_data(tokenizer))
     frame, prompt = source_frame(tokenizer, into="ja"), target_prompt(tokenizer)
     names = source_languages(tokenizer), target_languages(tokenizer)
     assert ask(page, "languages", "ja", None) == to_json([frame, prompt, *names, tokenizer.frame])

@@ -33,12 +33,9 @@ export function makeAddedTokens({ added, words, spaces, classes }) {
       let { start, stop, token } = match;
       from = stop;
       if ((plain && token.flags & SPECIAL) || !fits(text, start, stop, token)) continue;
-      if (token.flags & LSTRIP) {
-        while (start > 0 && isSpace(text[start - 1])) start -= 1;
-        start = Math.max(start, end);
-      }
+      if (token.flags & LSTRIP) while (start > 0 && isSpace(text[start - 1])) start -= 1;
       if (token.flags & RSTRIP) while (stop < text.length && isSpace(text[stop])) stop += 1;
-      add(end, start);
+      add(end, start); // nothing if the token before has taken these spaces
       pieces.push({ token: token.id });
       end = stop;
     }
