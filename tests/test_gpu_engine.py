@@ -22,6 +22,7 @@ from chumoku.lora.adapters import get_adapters
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import to_precision
 from chumoku.nn import quantized
+from chumoku.nn.attention import attend, attend_fused
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed, so there are no kernels to test.", allow_module_level=True)
@@ -163,6 +164,20 @@ def test_steps_are_the_models(cell: str, few: int, monkeypatch: pytest.MonkeyPat
     assert close(steps(engine), plain)
     assert engine.lengths == [length + 2 for length in LENGTHS]
     assert torch.equal(engine.most_likely, plain[-1].argmax(-1))
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(64, torch.bfloat16), (20, torch.float16), (23, torch.float32)])
+def test_queries_after_a_past_attend_as_the_formula(width: int, dtype: torch.dtype) -> None:
+    """The keys are a part of a longer cache, as in an engine; on a GPU no mask [T, S] is stored."""
+    draw = partial(torch.randn, generator=torch.Generator(DEVICE).manual_seed(11), device=DEVICE)
+    query, cached = draw(2, 6, 37, width).to(dtype), draw(2, 2, 2, 113, width).to(dtype)
+    key, value = cached[:, :, :, :101]
+    with torch.inference_mode():
+        found = attend_fused(query, key, value, causal=True).float()
+        expected = attend(query.double(), key.double(), value.double(), causal=True)[0].float()
+        later = attend(query.double(), key.double(), value.double())[0].float()
+    assert close(found, expected, 0.01)
+    assert not close(found, later, 0.01), "seen to fail"
 
 
 def test_rows_are_moved_truncated_and_removed() -> None:

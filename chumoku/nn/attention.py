@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
@@ -100,6 +101,10 @@ def attend_fused(
             return _attend_unmasked(query, key, value, True, dropout, grouped)
         if not causal or query.shape[2] == 1:
             return _attend_unmasked(query, key, value, False, dropout, grouped)
+        if _reads_cache_on_gpu(query, key):
+            # A part of a prompt after its past: the flash kernel aligns the last query with the last key.
+            bias = causal_lower_right(query.shape[2], key.shape[2])
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, enable_gqa=grouped)
     allowed = combine_masks(query, key, mask=mask, causal=causal)
     # Without a mask, a query has no allowed key only when there are more queries than keys.
     may_be_empty = mask is not None or (causal and query.shape[2] > key.shape[2])
@@ -114,6 +119,13 @@ def attend_fused(
         key, value, grouped = repeat_kv(key, query), repeat_kv(value, query), False
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, enable_gqa=grouped)
     return output if no_keys is None else output.masked_fill(no_keys, 0.0)
+
+
+def _reads_cache_on_gpu(query: Tensor, key: Tensor) -> bool:
+    """Whether these are 16-bit queries after a past, without gradients, so that a mask [T, S] can be left out."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not query.is_cuda:
+        return False
+    return query.dtype != torch.float32 and query.dtype != torch.float64 and query.shape[2] < key.shape[2]
 
 
 def _attend_unmasked(query: Tensor, key: Tensor, value: Tensor, causal: bool, dropout: float, grouped: bool) -> Tensor:

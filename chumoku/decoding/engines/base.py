@@ -35,8 +35,8 @@ from chumoku.nn.modules import copy_containers, replace_module
 from chumoku.nn.quantized import QuantizedLinear
 from chumoku.nn.tap import tap
 
-AT_ONCE = 512  # positions of one row that are prefilled in one pass …
-TOGETHER = 8192  # … and of all rows
+AT_ONCE = 512  # positions of one row that a CPU prefills in one pass …
+TOGETHER = 8192  # … and of all rows; on a GPU also of one row
 
 
 class Engine(Protocol):
@@ -218,13 +218,13 @@ class TorchEngine(Rows):
         self, prompts: Sequence[Sequence[int]], first: int
     ) -> Iterator[tuple[int, Tensor, list[int], list[bool]]]:
         """Parts of the prompts: first row, tokens of it and following rows, how many are real, which rows are done."""
-        done = [0] * len(prompts)
+        done, most = [0] * len(prompts), AT_ONCE if self.device.type == "cpu" else TOGETHER
         while unfinished := [row for row, prompt in enumerate(prompts) if done[row] < len(prompt)]:
             for start, end in runs(unfinished):
                 rows = range(start, end)
                 # Padding is written behind the end of a shorter row, where there must be room for it.
                 room = self.capacity - max(self.lengths[first + row] for row in rows)
-                new = min(max(len(prompts[row]) - done[row] for row in rows), room, AT_ONCE, -(-TOGETHER // len(rows)))
+                new = min(max(len(prompts[row]) - done[row] for row in rows), room, most, -(-TOGETHER // len(rows)))
                 parts = [prompts[row][done[row] : done[row] + new] for row in rows]
                 for row, part in zip(rows, parts, strict=True):
                     done[row] += len(part)
