@@ -98,7 +98,7 @@ function make({ t, storedValue }) {
     const line = (values, style) => ({ points: XS.map((x, at) => [x, values[at]]), kind: style });
     const each = Array.from({ length: units.read() }, (_, u) => line(parts.map((row) => row[u]), "third"));
     const lines = [...each, line(XS.map(target), "second"), line(sums, "first")];
-    chart.replaceChildren(lineChart({ lines, ys: [-3.2, 3.2], width: 640, height: 280, label: t("ff_title") }));
+    chart.replaceChildren(lineChart({ lines, ys: [-3.2, 3.2], width: 520, height: 250, label: t("ff_title") }));
     const error = Math.sqrt(sums.reduce((sum, value, at) => sum + (value - target(XS[at])) ** 2, 0) / XS.length);
     readout.textContent = `${t("ff_error", { error: formatNumber(error, 2) })}${kind === "linear" ? ` · ${t("ff_straight")}` : ""}`;
   }

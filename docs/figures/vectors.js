@@ -95,7 +95,7 @@ function make({ t }) {
     const right = 2 * root + 1;
     for (const length of lengths) counts[Math.min(BINS - 1, Math.floor((length / right) * BINS))] += 1;
     const points = counts.map((count, at) => [((at + 0.5) * right) / BINS, count]);
-    const options = { xs: [0, right], ys: [0, VECTORS / 2], marks: [root], xName: t("vectors_length"), width: 640, height: 220, label: t("vectors_lengths") };
+    const options = { xs: [0, right], ys: [0, VECTORS / 2], marks: [root], xName: t("vectors_length"), width: 500, height: 200, label: t("vectors_lengths") };
     chart.replaceChildren(lineChart({ lines: [{ points }], ...options }));
     caption.textContent = t("vectors_chart", { count: VECTORS });
     const mean = lengths.reduce((sum, one) => sum + one, 0) / VECTORS;
