@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 from chumoku.decoding.engines.native import variants
@@ -47,6 +48,9 @@ def build_wheel(machine: str, out: Path) -> None:
         if subprocess.run(command, check=False).returncode:
             raise ChumokuError(f"pip did not build the wheel for {machine}.")
         (made,) = Path(folder).glob("*.whl")
+        packed = {Path(name).stem for name in zipfile.ZipFile(made).namelist() if name.endswith(".so")}
+        if packed != {variant.name for variant in variants.VARIANTS[machine]}:
+            raise ChumokuError(f"{made.name} lacks a library. Does package-data in pyproject.toml name them?")
         out.mkdir(parents=True, exist_ok=True)
         shutil.copy(made, out)
         print(f"{out / made.name}: {made.stat().st_size:,} bytes")
@@ -89,4 +93,5 @@ if __name__ == "__main__":
     try:
         main()
     except ChumokuError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chumoku.decoding.engines.native import build, variants
-from chumoku.errors import UsageError
+from chumoku.errors import ChumokuError, UsageError
 
 COMPILED = build.library()
 V2 = "fpu sse sse2 ht pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm"
@@ -106,3 +106,18 @@ def test_a_shipped_library_is_loaded_without_a_compiler(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert build.library().lanes() == COMPILED.lanes()
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_wheel_contains_no_library_that_needs_more_than_its_name_promises(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "scripts")
+    from build_wheels import check_library
+
+    library = tmp_path / "amx.so"
+    library.write_bytes(b"\x7fELF\0GLIBC_2.28\0GLIBC_2.2.5\0libc.so.6\0libc++abi: terminating\0")
+    check_library(library)
+    for more in (b"GLIBC_2.34\0", b"libstdc++.so.6\0", b"libc++.so.1\0"):
+        library.write_bytes(b"\x7fELF\0GLIBC_2.28\0" + more)
+        with pytest.raises(ChumokuError, match=r"amx\.so needs glibc 2\.(28|34) or a C\+\+ library"):
+            check_library(library)

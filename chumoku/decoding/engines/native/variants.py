@@ -24,7 +24,7 @@ class Variant(NamedTuple):
 
     name: str
     flags: tuple[str, ...]  # of g++ and clang++
-    zig: str  # the same as -mcpu of ziglang, which compiles the libraries of wheels
+    zig: str  # the same as -mcpu of ziglang, which compiles the libraries of wheels; may name a processor to tune for
     features: frozenset[str]  # the same as in /proc/cpuinfo
 
     @property
@@ -53,7 +53,7 @@ VARIANTS = {
         Variant("x86-64-v2", ("-march=x86-64-v2",), "x86_64_v2", V2),
     ),
     "aarch64": (
-        Variant("dotprod", ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod", DOTPROD),
+        Variant("dotprod", ("-march=armv8.2-a+dotprod",), "neoverse_n1-aes-sha2-fullfp16-rcpc", DOTPROD),
         Variant("armv8", ("-march=armv8-a",), "generic", frozenset()),
     ),
 }
