@@ -18,9 +18,10 @@ from chumoku.nn.attention import repeat_kv
 from chumoku.nn.record_check import check_same, same_bits
 from chumoku.nn.tap import edit, record
 from chumoku.probe.attention import attention_entropy, attention_rollout, entropy, record_attention
+from chumoku.probe.edits import apply_edits
 from chumoku.probe.forward_pass import final_output, make_input, run_and_record, run_model
 from chumoku.probe.lens import logit_lens, residual_norms
-from chumoku.probe.patching import Change, ablate, apply_edits, patch
+from chumoku.probe.patching import Change, ablate, patch
 from chumoku.weights.formats.transformers_folder import read_folder
 
 SOME = CELLS[::37]

@@ -25,8 +25,8 @@ from web_models import (
 from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.models.model import Model
 from chumoku.nn.tap import addresses, record
+from chumoku.probe.edits import apply_edits
 from chumoku.probe.forward_pass import final_output
-from chumoku.probe.patching import apply_edits
 from chumoku.web.container import write_container
 
 TOKENS, SOURCE_TOKENS = 7, 5

@@ -78,33 +78,19 @@ def evaluate(
     if len(models) == 1 and not translations:
         model = model_path(model, adapter)
     find_files(files)  # reports wrong paths before torch is imported
+    scoring: dict[str, Any] = {"language": language, "tokenized": tokenized}
     if len(models) > 1:
-        from chumoku.cli.evaluate_several import evaluate_several, show_several
-
         if adapter is not None or save is not None or plot is not None or width is not None:
             raise UsageError("--adapter, --save, --plot and --width need one model, and there are several here.")
         loading = {"device": device, "precision": precision}
-        compared = evaluate_several(
-            models, files, loading, options, columns=columns or "0,1", language=language, tokenized=tokenized
-        )
-        if as_json:
-            print(json_line(**compared))
-        else:
-            show_several(compared)
+        _compare_models(models, files, loading, options, columns=columns or "0,1", **scoring, as_json=as_json)
         return
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
         import chumoku
 
         pipeline = chumoku.load(model, device=device, precision=precision, adapter=adapter)
-        pipeline.require_tokenizer()
-        if pipeline.config.kind == "encoder-decoder":
-            return _translations(pipeline, data, options, language, tokenized, columns or "0,1", save)
-        if pipeline.config.labels is not None:
-            return _labels(pipeline, data, columns, plot)
-        if pipeline.config.kind == "encoder" and (pipeline.config.head_kind == "vector" or has_table(data)):
-            return _vectors(pipeline, data, columns or "0,1", width)
-        return _text(pipeline, data)
+        return _score_model(pipeline, data, options, columns=columns, width=width, save=save, plot=plot, **scoring)
 
     if translations:
         found = _score(read_translations(Path(model)), read_translations(Path(data[-1])), language, tokenized)
@@ -120,6 +106,41 @@ def evaluate(
         print(json_line(**found))
     else:
         show(found)
+
+
+def _compare_models(
+    models: list[str], files: list[str], loading: dict[str, Any], options: dict[str, Any], *, as_json: bool, **how: Any
+) -> None:
+    from chumoku.cli.evaluate_several import evaluate_several, show_several
+
+    compared = evaluate_several(models, files, loading, options, **how)
+    if as_json:
+        print(json_line(**compared))
+    else:
+        show_several(compared)
+
+
+def _score_model(
+    pipeline: Pipeline,
+    data: list[str],
+    options: dict[str, Any],
+    *,
+    language: str | None,
+    tokenized: bool,
+    columns: str | None,
+    width: int | None,
+    save: Path | None,
+    plot: Path | None,
+) -> dict[str, Any]:
+    """The scores of a model, by its kind: of translations, labels, vectors or text."""
+    pipeline.require_tokenizer()
+    if pipeline.config.kind == "encoder-decoder":
+        return _translations(pipeline, data, options, language, tokenized, columns or "0,1", save)
+    if pipeline.config.labels is not None:
+        return _labels(pipeline, data, columns, plot)
+    if pipeline.config.kind == "encoder" and (pipeline.config.head_kind == "vector" or has_table(data)):
+        return _vectors(pipeline, data, columns or "0,1", width)
+    return _text(pipeline, data)
 
 
 def difference(found: dict[str, Any], stored: dict[str, Any]) -> dict[str, float]:

@@ -14,19 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 
-from chumoku.config import settings_to_dict
 from chumoku.data.batches import MaskedBatches, WindowBatches
-from chumoku.data.span_corruption import SpanBatches
-from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError, pluralize
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
-from chumoku.nn.quantized import is_quantized
 from chumoku.probe.plot_style import draw_loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
@@ -34,17 +30,19 @@ from chumoku.training import checkpoint_files as files
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.datasets import TrainingData, prepare
-from chumoku.training.distributed import World, distribute_like, join_world, wrap
+from chumoku.training.distributed import World, join_world, wrap
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.log import METRICS, Log, measure_matmul_flops, read_metrics
 from chumoku.training.loop import Callback, Run, TrainEvent
 from chumoku.training.next_step import suggest_next
 from chumoku.training.objectives import make_objective
 from chumoku.training.optimizer import Optimizer
-from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
+from chumoku.training.outputs import count_trained_parameters, create_result
 from chumoku.training.own_data import UNKNOWN_LENGTH, own_training_data
+from chumoku.training.own_parts import OwnParts, check_trainable, own_tables
 from chumoku.training.precision import DTYPES, fast_kernels
-from chumoku.training.recipe import Recipe, apply_changes, read_recipe, read_tables, renamed_tables
+from chumoku.training.recipe import Recipe, apply_changes, read_recipe
+from chumoku.training.resume import find_changed_settings, origin, resume_from_checkpoint
 from chumoku.training.samples import make_sampler
 from chumoku.training.scores import make_scorer
 from chumoku.training.state import State
@@ -120,7 +118,7 @@ def train(
     if model is not None:
         check_trainable(model.model)
     if not isinstance(recipe, Recipe) or changes or model is not None:
-        recipe = read_recipe(apply_changes(_own_tables(recipe, model, own=own), changes))
+        recipe = read_recipe(apply_changes(own_tables(recipe, model, own=own), changes))
     if recipe.data.kind == "own" and not own:
         raise UsageError("data.kind = 'own' is for batches that are passed to chumoku.train(train_data=…).")
     folder = Path(recipe.train.out)
@@ -136,44 +134,6 @@ def train(
         run = open_run(recipe, world, log, parts, resume=resume, examine=examine)
         start_run(run, resume=resume)
         return finish_run(run, run.train())
-
-
-def check_trainable(model: Model) -> None:
-    """Refuse a model that its config does not describe completely: the run builds its own from the config."""
-    changed = changed_module(model)
-    if changed is None and is_quantized(model):
-        changed = "its weights are quantized"
-    if changed is not None:
-        raise UsageError(
-            f"This model differs from its config: {changed}. A run builds its model from the config, so the difference "
-            "would be lost. Train it in a loop of your own (examples/own_training_loop.py)."
-        )
-
-
-class OwnParts(NamedTuple):
-    """What a caller of `train` brings along instead of a recipe's parts."""
-
-    model: Bundle | None = None
-    train_data: Any = None
-    validation_data: Any = None
-    callbacks: Sequence[Callback] = ()
-    data_folder: Path | None = None
-
-
-def _own_tables(
-    recipe: Recipe | Mapping[str, Any] | Path | str, model: Bundle | None, *, own: bool
-) -> Mapping[str, Any]:
-    """The tables of a recipe, with the config of the caller's own model, and without files if the data is own."""
-    if isinstance(recipe, (str, Path)):
-        tables: Mapping[str, Any] = read_tables(recipe)
-    else:
-        tables = recipe.as_dict() if isinstance(recipe, Recipe) else recipe
-    if model is not None:
-        config = settings_to_dict(model.config)
-        if tables.get("model") and tables["model"] != config:
-            raise UsageError("The recipe has a [model], and model=… is another one. Leave [model] out.")
-        tables = {**tables, "model": config}
-    return {**tables, "data": {"kind": "own"}} if own else tables
 
 
 def open_run(
@@ -317,51 +277,6 @@ def build_run(
     )
 
 
-def resume_from_checkpoint(run: Run) -> None:
-    """Load the newest intact checkpoint; UsageError if it belongs to a run with other settings or data."""
-    before = len(run.checkpoints.steps())
-    run.world.barrier()
-    if run.world.main:
-        run.checkpoints.newest()  # renames damaged ones to .bad
-    run.world.barrier()
-    if before and not run.checkpoints.steps():
-        raise UsageError(
-            f"Every checkpoint in {run.checkpoints.folder} is damaged; they were renamed to .bad. To start again, "
-            "choose another train.out, or move that folder away."
-        )
-    if not before:
-        run.log.info("There is no checkpoint to resume; the run starts at step 1.")
-        return
-    path = run.checkpoints.path(run.checkpoints.steps()[-1])
-    state = files.read_state(path)
-    changed = checkpoint.find_differences(renamed_tables(state.origin), run.state.origin)
-    if changed:
-        raise UsageError(
-            f"{path} belongs to another run, so it cannot be resumed:\n"
-            + "\n".join(f"  {line}" for line in changed)
-            + "\nChange these back (corpus or tokenizer: the text has changed), or choose another train.out."
-        )
-    if state.step > run.recipe.train.steps:
-        raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
-    tensors = files.read_tensors(path)
-    needed = files.Tensors(run.result.tensors(), run.optimizer.empty_state(), run.average.tensors)
-    files.check_tensors(path, tensors, needed)
-    files.load_weights(run.result, tensors.model)
-    known = dict(run.model.named_parameters())
-    run.optimizer.load(
-        {
-            key: distribute_like(known[key.rpartition(":")[0]], value) if value.ndim else value
-            for key, value in tensors.optimizer.items()
-        }
-    )
-    run.average.load({name: distribute_like(known[name], value) for name, value in tensors.average.items()})
-    vars(run.state).update(vars(state))
-    if state.step == run.recipe.train.steps:
-        run.log.info(f"Resumed from {path}. It is finished; raise train.steps to continue.")
-    else:
-        run.log.info(f"Resumed from {path}.")
-
-
 def write_result(run: Run, folder: Path) -> None:
     """Write last/: the last weights, or the average of the last checkpoints."""
     settings = run.recipe.train
@@ -384,38 +299,6 @@ def write_result(run: Run, folder: Path) -> None:
             )
     with run.evaluator.eval_mode():
         checkpoint.export(run.result, folder / "last", run.world)
-
-
-def find_changed_settings(path: Path, recipe: Recipe) -> list[str]:
-    """The differences between a recipe and the one stored at `path`."""
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return []
-    now = json.loads(json.dumps(recipe.as_dict()))
-    return checkpoint.find_differences(renamed_tables(before), now) if isinstance(before, dict) else []
-
-
-def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]:
-    """The settings and data of a run that must not change when it is resumed."""
-    train = settings_to_dict(recipe.train)
-    data_keys = ("separate_documents", "mask_probability")
-    spans = {"mean_span_length": recipe.data.mean_span_length} if isinstance(data.train, SpanBatches) else {}
-    train_keys = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
-    return {
-        "model": settings_to_dict(data.config),
-        "tokenizer": data.tokenizer.fingerprint,
-        "source_tokenizer": data.source_tokenizer.fingerprint,
-        "corpus": data.corpus,
-        "data": {key: getattr(recipe.data, key) for key in data_keys}
-        | {"validation_share": recipe.data.held_out}
-        | spans,
-        "train": {key: train.get(key) for key in train_keys} | ({"packing": True} if recipe.train.packing else {}),
-        "optimizer": {"kind": recipe.optimizer.kind},
-        **({} if recipe.preference is None else {"preference": settings_to_dict(recipe.preference)}),
-        **({} if recipe.grpo is None else {"grpo": settings_to_dict(recipe.grpo)}),
-        **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),
-    }
 
 
 def check_batch_share(data: TrainingData, world: World) -> None:

@@ -1,4 +1,4 @@
-"""The progress of a run: what a checkpoint stores besides tensors. `training.run` resumes from it."""
+"""The progress of a run: what a checkpoint stores besides tensors. `training.resume` continues from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class State:
     bad: int = 0  # non-finite steps in a row
     scale: float = 1.0  # loss scale of fp16
     scale_good: int = 0  # finite steps since the scale changed
-    origin: dict[str, Any] = field(default_factory=dict)  # settings and data that must not change; see run.origin
+    origin: dict[str, Any] = field(default_factory=dict)  # settings and data that must not change; see resume.origin
 
     def validation_due(self, settings: TrainSettings) -> bool:
         """Whether this step should be validated and has not been."""

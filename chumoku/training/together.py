@@ -27,9 +27,10 @@ from chumoku.training.ensemble import Ensemble
 from chumoku.training.interrupt import Interrupt, lock_folder
 from chumoku.training.log import Log
 from chumoku.training.loop import Callback, Run
+from chumoku.training.own_parts import OwnParts
 from chumoku.training.precision import fast_kernels
 from chumoku.training.recipe import Recipe
-from chumoku.training.run import OwnParts, TrainResult, finish_run, open_run, start_run
+from chumoku.training.run import TrainResult, finish_run, open_run, start_run
 from chumoku.weights.checksums import delete_folder
 
 Outcome = TrainResult | DivergedError

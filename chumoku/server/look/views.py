@@ -26,9 +26,10 @@ from chumoku.pipeline import Pipeline
 from chumoku.probe import next_token, page
 from chumoku.probe.block import HeadTrace, trace_block
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.edits import Replacement, copy_places
 from chumoku.probe.forward_pass import check_head, check_layer, final_output, run_and_record
 from chumoku.probe.json_values import json_number, json_numbers
-from chumoku.probe.patching import Change, Replacement, compare_edited, compare_without, copy_places, switch_off
+from chumoku.probe.patching import Change, compare_edited, compare_without, switch_off
 from chumoku.probe.patching import ablate as measure_effects
 from chumoku.probe.snapshot import LookInput, most_likely, predicted_positions, take_snapshot
 from chumoku.probe.tensor_table import check_address, read_table
