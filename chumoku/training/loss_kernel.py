@@ -25,29 +25,23 @@ ALIGNED = 64  # outputs
 
 
 @triton.jit
-def read_loss(logits, label, known, columns, V, smoothing, SIZE: tl.constexpr):
-    """The loss of the token whose logits start here, and log Σ exp z; the label is read only if it is known."""
-    most, total, plain = float("-inf"), 0.0, 0.0
-    for start in range(0, V, SIZE):
-        inside = start + columns < V
-        z = tl.load(logits + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(most, tl.max(z, 0))
-        total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher), 0)
-        plain += tl.sum(tl.where(inside, z, 0.0), 0)
-        most = higher
-    log_sum = most + tl.log(total)
-    chosen = tl.load(logits + label, mask=known, other=0.0).to(tl.float32)
-    return log_sum - (1 - smoothing) * chosen - smoothing / V * plain, log_sum
-
-
-@triton.jit
 def compute_loss(logits, labels, losses, log_sums, V, smoothing, IGNORED: tl.constexpr, SIZE: tl.constexpr):
     """The loss of one token and log Σ exp z; 0 if its label is ignored."""
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(labels + row)
     columns = tl.arange(0, SIZE)
+    most, total, plain = float("-inf"), 0.0, 0.0
+    for start in range(0, V, SIZE):
+        inside = start + columns < V
+        z = tl.load(logits + row * V + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(most, tl.max(z, 0))
+        total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher), 0)
+        plain += tl.sum(tl.where(inside, z, 0.0), 0)
+        most = higher
+    log_sum = most + tl.log(total)
     known = label != IGNORED
-    loss, log_sum = read_loss(logits + row * V, label, known, columns, V, smoothing, SIZE)
+    chosen = tl.load(logits + row * V + label, mask=known, other=0.0).to(tl.float32)
+    loss = log_sum - (1 - smoothing) * chosen - smoothing / V * plain
     tl.store(losses + row, tl.where(known, loss, 0.0))
     tl.store(log_sums + row, log_sum)
 
@@ -74,8 +68,18 @@ def replace_by_gradient(logits, labels, losses, V, padded, smoothing, IGNORED: t
     logits += row * padded
     label = tl.load(labels + row)
     columns = tl.arange(0, SIZE)
+    most, total, plain = float("-inf"), 0.0, 0.0
+    for start in range(0, V, SIZE):
+        inside = start + columns < V
+        z = tl.load(logits + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(most, tl.max(z, 0))
+        total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher), 0)
+        plain += tl.sum(tl.where(inside, z, 0.0), 0)
+        most = higher
+    log_sum = most + tl.log(total)
     known = label != IGNORED
-    loss, log_sum = read_loss(logits, label, known, columns, V, smoothing, SIZE)
+    chosen = tl.load(logits + label, mask=known, other=0.0).to(tl.float32)
+    loss = log_sum - (1 - smoothing) * chosen - smoothing / V * plain
     tl.store(losses + row, tl.where(known, loss, 0.0))
     tl.debug_barrier()  # no thread may overwrite a logit that another has not read
     for start in range(0, padded, SIZE):
