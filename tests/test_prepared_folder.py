@@ -9,9 +9,10 @@ import pytest
 import chumoku
 from chumoku.cli.prepare import prepare as prepare_command
 from chumoku.data import grammar
+from chumoku.doctor.open_subject import subject_from_recipe
 from chumoku.errors import ConfigError, CorpusError, DamagedError, UsageError
 from chumoku.training.datasets import prepare
-from chumoku.training.plan import plan
+from chumoku.training.plan import plan, show
 from chumoku.training.recipe import load_recipe, read_recipe
 
 
@@ -56,6 +57,28 @@ def test_a_run_on_prepared_tokens_resumes(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     chumoku.train(recipe_for("text", out, prepared=str(folder / "text")))
     assert chumoku.train(out, ["train.steps=3"], resume=True).step == 3
+
+
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_the_doctor_opens_a_recipe_on_prepared_tokens(kind: str, folder: Path, tmp_path: Path) -> None:
+    recipe = read_recipe(recipe_for(kind, tmp_path / "run", prepared=str(folder / kind)))
+    subject = subject_from_recipe(recipe, tmp_path / "doctor", lambda sentence: None)
+    assert subject.texts or subject.pairs
+    assert not subject.originals
+
+
+def test_prepare_prints_the_size_of_the_vocabulary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare_command([str(folder / "pairs.tsv")], folder / "pairs", kind="byte", pairs=True, validation=0.1)
+    assert "for validation (vocabulary 261)" in capsys.readouterr().out
+
+
+def test_the_plan_warns_of_a_warmup_that_is_longer_than_the_run(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for warmup, expected in ((3, True), (2, False)):
+        settings = recipe_for("pairs", tmp_path / "run", prepared=str(folder / "pairs"))
+        show(read_recipe({**settings, "schedule": {"kind": "inverse_sqrt", "warmup": warmup}}))
+        assert ("before the learning rate reaches its peak" in capsys.readouterr().out) is expected
 
 
 def test_the_wrong_kind_and_the_wrong_tokenizer_are_refused(folder: Path, tmp_path: Path) -> None:

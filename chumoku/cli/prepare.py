@@ -139,8 +139,9 @@ def _pairs(
     lines = _report_lines(found)
     batches = PairBatches(open_pairs(folder), tokens=batch_tokens, source_roles=tokenizer.roles)
     lines.append(
-        f"{found['train']:,} pairs for training and {found['validation']:,} for validation are in {folder}; "
-        f"{len(batches):,} batches of up to {batch_tokens:,} tokens, {batches.padding:.1%} padding."
+        f"{found['train']:,} pairs for training and {found['validation']:,} for validation "
+        f"(vocabulary {tokenizer.size:,}) are in {folder}; {len(batches):,} batches of up to "
+        f"{batch_tokens:,} tokens, {batches.padding:.1%} padding."
     )
     if not found["validation"]:
         lines.append("No pair was held out: there are too few pairs, or all are similar. Raise --validation.")

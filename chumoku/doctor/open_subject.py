@@ -194,6 +194,8 @@ def _one_by_one(chats: ChatSamples, pad: int = 0) -> ChatBatches:
 def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subject:
     """The subject with lines read from the files; decoded tokens lack whatever the tokenizer dropped."""
     data, names = recipe.data, list(subject.tokenizers())
+    if data.prepared is not None and not data.files:
+        return subject  # a prepared folder keeps tokens, not lines
     if data.kind in LABEL_HEADS:
         examples, _ = read_examples(as_list(data.files), tagged=data.kind == "tags", columns=data.columns)
         texts = [example.text for example in examples[:: max(1, len(examples) // ORIGINAL_LINES)]]

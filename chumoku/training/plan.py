@@ -246,7 +246,7 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
 def _plan_lines(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
     megabyte = 1 << 20
     yield f"{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained."
-    yield from (line for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
+    yield from (line for line in (found["vocabulary"], _learning_rate_line(recipe), _warmup_line(recipe)) if line)
     yield f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data."
     yield from _data_lines(recipe, found)
     yield (
@@ -275,6 +275,17 @@ def _learning_rate_line(recipe: Recipe) -> str:
     if recipe.optimizer.learning_rate is not None:
         return ""
     return f"Peak learning rate: {recipe.peak_learning_rate:g}, the default for this optimizer, schedule and width."
+
+
+def _warmup_line(recipe: Recipe) -> str:
+    """A warning if the run ends before the learning rate is at its peak; inverse_sqrt and constant allow that."""
+    warmup, steps = recipe.schedule.warmup, recipe.train.steps
+    if warmup <= steps:
+        return ""
+    return (
+        f"The run ends before the learning rate reaches its peak: schedule.warmup is {warmup:,}, "
+        f"train.steps {steps:,}. For a short run add schedule.warmup={steps // 10}."
+    )
 
 
 def _timing_notes(recipe: Recipe, found: dict[str, Any]) -> Iterator[str]:
