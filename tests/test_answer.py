@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from browser import monitored_page
 from comparisons import table
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from chumoku.compare.answer import answer, as_dict, format_interval, short_names
 from chumoku.compare.page import write_page
-from chumoku.compare.picture import draw_comparison
+from chumoku.compare.picture import draw_comparison, plot_curves
 from chumoku.compare.results import Comparison
 from chumoku.compare.tables import TerminalTable, arm_rows, pair_rows
 from chumoku.compare.verdicts import Decision, decide
@@ -133,6 +134,22 @@ def test_tables_fit_a_narrow_terminal() -> None:
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[:3] == ["arm", "validation", "loss"]
     assert lines[7].split() == ["pair", "verdict", "difference", "interval", "seeds"]
+
+
+def test_a_single_validation_is_a_point() -> None:
+    comparison, _ = four_arms()
+    runs = {
+        name: tuple(dataclasses.replace(run, curve=run.curve[-1:]) for run in row)
+        for name, row in comparison.runs.items()
+    }
+    figure = Figure()
+    axis = figure.subplots()
+    comparison = dataclasses.replace(comparison, runs=runs)
+    plot_curves(axis, comparison, decide(comparison, planned_seeds=5))
+    points = [line for line in axis.lines if line.get_marker() == "o"]
+    assert [line.get_label() for line in points] == ["rotary", "learned", "none"]
+    low, high = axis.get_ylim()
+    assert all(low < line.get_ydata()[0] < high for line in points)
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

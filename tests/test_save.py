@@ -21,6 +21,7 @@ from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.text import Tokenizer, train
+from chumoku.weights.bundle import WEIGHTS
 from chumoku.weights.bundle_weights import tensors_of
 from chumoku.weights.checksums import MANIFEST, write_checksums
 from chumoku.weights.identify_model import CONFIG
@@ -51,6 +52,11 @@ def test_saved_models_open_with_the_same_weights(kind: str, tokenizer: Tokenizer
     assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors_of(opened.model).items())
     again = opened.save(tmp_path / "again")
     assert chumoku.load(again).config == model.config
+
+
+def test_weights_can_be_read_by_those_who_can_read_the_config(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = chumoku.save(tmp_path / "model", model_for("decoder", tokenizer), tokenizer)
+    assert (folder / WEIGHTS).stat().st_mode == (folder / CONFIG).stat().st_mode
 
 
 def test_models_with_keys_of_earlier_versions_open(tokenizer: Tokenizer, tmp_path: Path) -> None:

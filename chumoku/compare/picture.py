@@ -1,6 +1,7 @@
 """The picture of a comparison: validation curves with bands, and differences with their intervals.
 
-    curves         mean over the seeds, band from the lowest to the highest; a diverged run ends with a cross
+    curves         mean over the seeds, band from the lowest to the highest; a diverged run ends with a cross;
+                   a point if there was one validation
     differences    how much worse each arm is than the first of the ranking, with its interval; small dots are seeds
 
 The horizontal axis of the curves is the training's FLOPs, so that arms with other sizes and steps can be compared.
@@ -61,9 +62,13 @@ def plot_curves(axis: Any, comparison: Comparison, decision: Decision) -> None:
         if steps:
             table = np.array([[dict(run.curve)[step] for step in steps] for run in finished])
             x = np.array(steps) * flops
-            axis.plot(x, table.mean(0), label=label, linewidth=1.5, color=color, linestyle=style)
-            axis.fill_between(x, table.min(0), table.max(0), color=color, alpha=0.16, linewidth=0)
-            highest.append(float(np.interp(0.15 * x[-1], x, table.max(0))))
+            one = len(steps) == 1  # a line of one point would be empty
+            axis.plot(x, table.mean(0), "o" if one else style, label=label, linewidth=1.5, color=color)
+            if one:
+                axis.vlines(x, table.min(0), table.max(0), color=color, alpha=0.4)
+            else:
+                axis.fill_between(x, table.min(0), table.max(0), color=color, alpha=0.16, linewidth=0)
+                highest.append(float(np.interp(0.15 * x[-1], x, table.max(0))))
         for place, run in enumerate(run for run in runs if run.diverged):
             x, y = (np.array(column) for column in zip(*run.curve, strict=True))
             named = {} if finished or place else {"label": label}

@@ -92,9 +92,12 @@ class Tokenizers(NamedTuple):
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file; a disk error is raised as OSError."""
+    """Write a safetensors file with the permissions of any new file; a disk error is raised as OSError."""
+    path.touch()
+    permissions = path.stat().st_mode
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
+        path.chmod(permissions)  # save_file lets only the owner read it, so a server with a user of its own could not
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
