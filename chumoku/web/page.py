@@ -37,8 +37,8 @@ ICON = (
 MESSAGES = {
     "en": "This page is opening. If this message stays, the file is damaged or incomplete, or the browser is too old "
     "or runs no JavaScript. Get the file again, or open it in a current browser.",
-    "ja": "ページを開いています。この表示が消えない場合は、ファイルが壊れているか途中で切れているか、"
-    "ブラウザーが古いか JavaScript を実行していません。ファイルを入手し直すか、新しいブラウザーで開いてください。",
+    "ja": "ページを開いています。この表示が消えない場合は、ファイルが壊れているか途中で切れている、ブラウザが古い、"
+    "または JavaScript が無効になっている可能性があります。ファイルを入手し直すか、新しいブラウザで開いてください。",
 }
 COMMENT_LINES = re.compile(r"^[ \t]*(?://.*|/\*\*.*\*/)\n", re.MULTILINE)  # a tenth of the scripts
 VOID = ("meta", "link")

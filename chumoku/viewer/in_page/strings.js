@@ -12,9 +12,9 @@ export const strings = {
   ja: {
     page_opening: "開いています… {total} MB 中 {done} MB",
     page_preparing: "モデルを準備しています…",
-    page_damaged: "このページは壊れているか途中で切れているため、何も答えません。ファイルを入手し直してください。",
-    page_failed: "このブラウザーではモデルを開けません: {message}",
-    page_old: "このブラウザーは古いため、このページを開けません。Chrome、Edge、Firefox、Safari の新しい版で開いてください。",
+    page_damaged: "このページは壊れているか途中で切れているため、モデルを動かせません。ファイルを入手し直してください。",
+    page_failed: "このブラウザではモデルを開けません：{message}",
+    page_old: "このブラウザは古いため、このページを開けません。Chrome、Edge、Firefox、Safari の新しい版で開いてください。",
     page_stopped: "モデルが停止しました。入力した文は残っています。続けるには、ページを開き直してください。",
     page_local: "計算はすべてこの端末で行われ、何も送信されません。",
   },
