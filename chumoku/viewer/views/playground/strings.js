@@ -90,7 +90,7 @@ export const strings = {
     pg_cell_relative: "距離 {i}・列 {d}：{value}",
     pg_sizes_alibi: "{rows} 通りの距離 × {columns} ヘッド",
     pg_cell_alibi: "距離 {i}・ヘッド {d}：{value}",
-    pg_softmax: "softmax と温度",
+    pg_softmax: "ソフトマックスと温度",
     pg_softmax_say: "スコアを動かしてみてください。温度 τ が低いと最大のスコアに重みが集中し、高いと均等に近づきます。",
     pg_heat: "温度 τ",
     pg_score: "スコア",
