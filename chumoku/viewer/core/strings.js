@@ -34,7 +34,7 @@ export const strings = {
     translate: "翻訳",
     chat: "チャット",
     look: "内部を見る",
-    playground: "位置と softmax",
+    playground: "位置とソフトマックス",
     runs: "学習の記録",
     lab: "実験",
     to_language: "English",

@@ -44,7 +44,7 @@ export const strings = {
     runs_curve: "ステップごとの推移",
     runs_dots: "点は検証の損失です。下端の × は NaN を表します。",
     runs_head_forms: "学習につれてヘッドが変わる様子",
-    runs_head_say: "保存されたチェックポイントごとに、同じ文に対する一つのヘッドのアテンションを表示します。",
+    runs_head_say: "保存されたチェックポイントごとに、同じ文に対する 1 つのヘッドのアテンションを表示します。",
     runs_no_checkpoints: "保存されたチェックポイントはまだありません。",
     runs_text: "文",
     runs_layer: "層",
