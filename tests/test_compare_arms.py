@@ -45,6 +45,13 @@ def test_choices_are_all_combinations_and_explicit_arms() -> None:
     assert split_values("data.languages", "ja,en") == ["ja,en"]  # one list, as in `chumoku train`
 
 
+def test_an_empty_value_clears_a_key_for_all_arms() -> None:
+    found = parse_choices(["data.validation_files=", "model.layers=2,3"], [])
+    assert found.shared == ("data.validation_files=",)
+    tables = {**RECIPE, "data": {"files": "text.txt", "validation_files": "held-out.txt"}}
+    assert not any(arm.data.validation_files for arm in read_arms(tables, found).values())
+
+
 @pytest.mark.parametrize(
     ("choices", "arms", "message"),
     [

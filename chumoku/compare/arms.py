@@ -82,7 +82,7 @@ def split_values(key: str, text: str) -> list[str]:
         else:
             values[-1] += letter
     values = [value.strip() for value in values]
-    if not all(values):
+    if len(values) > 1 and not all(values):  # `key=` alone clears a key for all arms, as in chumoku train
         raise ConfigError([Problem(key, f"'{text[:60]}' has an empty value; remove a comma, or add what is missing.")])
     return values
 
