@@ -81,7 +81,7 @@ def plot_texts(_: Any, axis: Any, diff: ModelDiff) -> None:
     axis.axhspan(measure.interval.low, measure.interval.high, color=ORANGE, alpha=0.2, linewidth=0)
     axis.axhline(measure.interval.difference, color=ORANGE, linewidth=1.2)
     axis.plot(range(1, len(values) + 1), values, ".", color=BLUE, markersize=4)
-    style_axis(axis, "texts", f"B − A ({measure.metric.unit})")
+    style_axis(axis, "texts, sorted by difference", f"B − A ({measure.metric.unit})")
 
 
 def plot_transplants(_: Any, axis: Any, diff: ModelDiff) -> None:

@@ -59,8 +59,8 @@ def draw_attention_maps(
     return path
 
 
-def draw_loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
-    """Draw training and validation loss over steps, from the rows of a metrics file."""
+def draw_loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str, unit: str = "tokens") -> Path:
+    """Draw training and validation loss over steps, from the rows of a metrics file; the loss is a mean over `unit`."""
     with plt.rc_context(plot_style()):
         figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
         for key, name, color, marker, below in (
@@ -76,7 +76,7 @@ def draw_loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> P
                     f"{points[-1][1]:.3f}", points[-1], xytext=(4, below), textcoords="offset points", color=color
                 )
         axis.set_xlabel("step")
-        axis.set_ylabel("loss (nats per token)")
+        axis.set_ylabel(f"loss (nats per {unit.removesuffix('s')})")
         axis.grid(color="#e3e8ee", linewidth=0.6)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)

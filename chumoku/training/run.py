@@ -192,7 +192,7 @@ def finish_run(run: Run, ended: str) -> TrainResult:
         write_result(run, folder)
     log.close()
     if run.world.main:
-        draw_loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
+        draw_loss_curve(read_metrics(folder / METRICS), folder / "loss.png", log.unit)
     state = run.state
     where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
     advice = suggest_next(run.recipe.data.kind, run.data.config.kind, folder / "last") if run.stopped_by is None else ""

@@ -95,9 +95,10 @@ def open_transformers(folder: Path, model: Model, max_tokens: int) -> Peer:
     @torch.inference_mode()
     def answer(probe: Probe) -> Tensor:
         tokens = torch.tensor([probe.tokens])
-        if probe.source:
-            return opened(input_ids=torch.tensor([probe.source]), decoder_input_ids=tokens).logits[0]  # type: ignore[no-any-return]
-        output = opened(input_ids=tokens)
+        with _quiet(library.logging):  # random tokens may look like padding, which transformers warns of
+            if probe.source:
+                return opened(input_ids=torch.tensor([probe.source]), decoder_input_ids=tokens).logits[0]  # type: ignore[no-any-return]
+            output = opened(input_ids=tokens)
         return output.logits[0] if compared == "logits" else output.last_hidden_state[0]  # type: ignore[no-any-return]
 
     skipping = (part for part in opened.modules() if hasattr(part, "create_position_ids_from_input_ids"))

@@ -22,8 +22,8 @@ form.addEventListener("submit", async (event) => {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ key }),
     });
     if (response.ok) location.reload();
-    else if (response.status === 429) message.textContent = "Too many tries. Wait a little. / 少し待ってください。";
-    else message.textContent = "This key is not correct. / 鍵が違います。";
+    else if (response.status === 429) message.textContent = "Too many tries. Wait a little. / しばらくお待ちください。";
+    else message.textContent = "This key is not correct. / API キーが違います。";
   } catch {
     message.textContent = "The server does not respond. / サーバーが応答しません。";
   }
@@ -33,9 +33,9 @@ PAGE = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>chumoku</title><style>{STYLE}</style></head>
 <body><h1>chumoku 注目</h1>
-<form><label>The server's key / サーバーの鍵
+<form><label>The server's key / サーバーの API キー
 <input name="key" type="password" autocomplete="off" autofocus required></label>
-<button>Enter / 入る</button></form><output role="alert"></output>
+<button>Log in / ログイン</button></form><output role="alert"></output>
 <script>{SCRIPT}</script></body></html>
 """
 
