@@ -23,7 +23,8 @@ form.addEventListener("submit", async (event) => {
     });
     if (response.ok) location.reload();
     else if (response.status === 429) message.textContent = "Too many tries. Wait a little. / しばらくお待ちください。";
-    else message.textContent = "This key is not correct. / API キーが違います。";
+    else if (response.status === 401) message.textContent = "This key is not correct. / API キーが違います。";
+    else message.textContent = (await response.json()).error.message;
   } catch {
     message.textContent = "The server does not respond. / サーバーが応答しません。";
   }
