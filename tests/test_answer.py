@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browser import monitored_page
 from comparisons import table
@@ -149,7 +150,7 @@ def test_a_single_validation_is_a_point() -> None:
     points = [line for line in axis.lines if line.get_marker() == "o"]
     assert [line.get_label() for line in points] == ["rotary", "learned", "none"]
     low, high = axis.get_ylim()
-    assert all(low < line.get_ydata()[0] < high for line in points)
+    assert all(low < float(np.asarray(line.get_ydata())[0]) < high for line in points)
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
