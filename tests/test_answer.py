@@ -18,7 +18,7 @@ from rich.console import Console
 
 from chumoku.compare.answer import answer, as_dict, format_interval, short_names
 from chumoku.compare.page import write_page
-from chumoku.compare.picture import draw_comparison, plot_curves
+from chumoku.compare.picture import draw_comparison, plot_curves, plot_differences
 from chumoku.compare.results import Comparison
 from chumoku.compare.tables import TerminalTable, arm_rows, pair_rows
 from chumoku.compare.verdicts import Decision, decide
@@ -156,6 +156,15 @@ def test_a_single_validation_is_a_point() -> None:
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     path = draw_comparison(*four_arms(), tmp_path / "new" / "comparison.png")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_of_no_runs_says_so() -> None:
+    comparison = table({"a=x": [], "a=y": []})
+    decision = decide(comparison, planned_seeds=5)
+    for plot, expected in ((plot_curves, ["no run has a curve"]), (plot_differences, [" not judged"] * 2)):
+        axis = Figure().subplots()
+        plot(axis, comparison, decision)
+        assert [text.get_text() for text in axis.texts] == expected
 
 
 def test_the_page_opens_from_disk_and_hostile_names_stay_text(tmp_path: Path, browser: Any) -> None:

@@ -79,6 +79,9 @@ def plot_curves(axis: Any, comparison: Comparison, decision: Decision) -> None:
     for x, y, color in ends:
         axis.plot([x], [min(y, axis.get_ylim()[1])], "x", color=color, clip_on=False)
     style_axis(axis, "FLOPs of training", "validation loss (nats)")
+    if not axis.lines:
+        axis.set(xticks=[], yticks=[])
+        axis.text(0.5, 0.5, "no run has a curve", ha="center", va="center", transform=axis.transAxes)
     if axis.get_legend_handles_labels()[0]:
         # Above the panel, where it hides no curve.
         axis.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, columnspacing=1.2)
@@ -99,7 +102,7 @@ def plot_differences(axis: Any, comparison: Comparison, decision: Decision) -> N
     for number, name in enumerate(decision.ranking):
         color = COLORS[number % len(COLORS)]
         pair = pairs.get(frozenset((best, name)))
-        if name == best:
+        if name == best and comparison.runs.get(name):
             axis.plot([0], [number], "D", color=color)
         elif pair is not None and pair.interval is not None:
             sign = 1 if pair.first == best else -1
