@@ -8,13 +8,18 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 
+def to_mathml(formula: str, *, as_block: bool = False) -> str:
+    """LaTeX as MathML; the bars of ‖x‖ do not grow to the height of a sum beside them."""
+    return tex2mathml(formula, as_block=as_block).replace(">‖</mo>", ' stretchy="false">‖</mo>')
+
+
 def write_inline(writer: HTML5Translator, node: nodes.math) -> None:
-    writer.body.append(tex2mathml(node.astext()))
+    writer.body.append(to_mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def write_block(writer: HTML5Translator, node: nodes.math_block) -> None:
-    writer.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
+    writer.body.append(f'<div class="formula">{to_mathml(node.astext(), as_block=True)}</div>')
     raise nodes.SkipNode
 
 
