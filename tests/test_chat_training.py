@@ -86,7 +86,7 @@ def test_refusals(model: Path, chats: Path, tmp_path: Path, ask: Ask) -> None:
         go({**tables, "model": {"init": str(plain)}})
     ended = ask("train", "demo", "data.kind=chat", f"data.files={chats}")
     assert ended.code == 2
-    assert "does not fit a model of kind 'encoder-decoder'; choose pairs or embedded" in ended.out + ended.err
+    assert "does not fit a model of kind 'encoder-decoder'; choose from pairs, embedded" in ended.out + ended.err
 
 
 def test_dry_run_shows_a_sample(model: Path, chats: Path, tmp_path: Path, ask: Ask) -> None:

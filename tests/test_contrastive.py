@@ -249,7 +249,7 @@ def test_prepared_sentences_are_not_read_again(tables: Path, tmp_path: Path, mon
     ("changes", "sentence"),
     [
         ({"model": {"head": "masked"}}, "sentences train vectors"),
-        ({"model": {"kind": "decoder"}}, "'sentences' does not fit a model of kind 'decoder'; choose text"),
+        ({"model": {"kind": "decoder"}}, "'sentences' does not fit a model of kind 'decoder'; choose from text"),
         ({"model": {"norm": "batch"}}, "batch norm mixes the rows"),
         ({"contrastive": {"widths": [15]}}, "15 is more than the model's width, 14"),
         ({"contrastive": {"temperature": 0.0}}, "contrastive.temperature"),

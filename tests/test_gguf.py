@@ -379,8 +379,8 @@ def test_gpu_kernels_leave_blocks_to_pytorch() -> None:
     model = to_precision(llama(width=768, hidden=512), "int8")
     assert unsupported(model) is None
     model.head = QuantizedLogits.of(make_blocks("q6_k", 211, 768, seed=3))
-    assert unsupported(model) == "its output matrix is q6_k"
-    assert "its matrices are q4_k, q6_k" in str(
+    assert unsupported(model) == "Its output matrix is q6_k."
+    assert "Its matrices are q4_k, q6_k." in str(
         unsupported(with_blocks(llama(width=768, hidden=512), ["q6_k", "q4_k"]))
     )
 

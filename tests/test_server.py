@@ -292,7 +292,7 @@ def test_embeddings_equal_the_pipeline(client: openai.OpenAI, server: Serving, p
 
 def test_translations_equal_the_command_line(server: Serving, pipelines: dict[str, Pipeline]) -> None:
     pipeline, texts = pipelines["translator"], ["猫と", "one two three", "a"]
-    for options, words in (({}, {}), ({"beam": 3, "length_penalty": 0.5, "max_tokens": 7}, {"limit": 7})):
+    for options, words in (({}, {}), ({"beam": 3, "length_penalty": 0.5, "max_tokens": 7}, {"max_new_tokens": 7})):
         answer = server.post("/v1/translate", model="translator", text=texts, **options).json()
         request = {**{key: value for key, value in options.items() if key != "max_tokens"}, **words}
         output = [one["hypotheses"][0]["text"] for one in answer["translations"]]

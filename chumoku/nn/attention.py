@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
 
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
@@ -103,6 +102,8 @@ def attend_fused(
             return _attend_unmasked(query, key, value, False, dropout, grouped)
         if _reads_cache_on_gpu(query, key):
             # A part of a prompt after its past: the flash kernel aligns the last query with the last key.
+            from torch.nn.attention.bias import causal_lower_right  # imports the compiler
+
             bias = causal_lower_right(query.shape[2], key.shape[2])
             return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, enable_gqa=grouped)
     allowed = combine_masks(query, key, mask=mask, causal=causal)

@@ -31,7 +31,7 @@ const CHANGES = {
 export function checkMessages(messages) {
   messages.forEach(({ role }, place) => {
     if (ROLES.includes(role) && (role !== "system" || place === 0)) return;
-    const order = "A system message may come first; all others must be of role user or assistant.";
+    const order = "A system message may come first; all others must have one of the roles user, assistant.";
     throw new RequestError(`Message ${place + 1} has the role '${role}'. ${order}`, { param: "messages" });
   });
   const last = messages.at(-1);
