@@ -63,7 +63,11 @@ const answers = async (name, container, requests) => {
 Object.assign(window, { answers, encodePrompt, makeTokenizer, renderChat, samplingOf });
 """
 # A page has one model, and no tools.
-PAGE_WORDS = {" (or a tool's result)": "", "user, assistant, tool": "user, assistant", "translator, many, writer": "writer"}
+PAGE_WORDS = {
+    " (or a tool's result)": "",
+    "user, assistant, tool": "user, assistant",
+    "translator, many, writer": "writer",
+}
 
 
 def pack(pipeline: Pipeline) -> str:
