@@ -119,9 +119,9 @@ def product(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     inside = k < INPUTS
-    gates = weight + OUTPUTS * INPUTS
+    up = weight + OUTPUTS * INPUTS
     first = load_floats(weight, n, k, OUTPUTS, INPUTS)
-    second = load_floats(gates, n, k, OUTPUTS, INPUTS) if GATED else first
+    second = load_floats(up, n, k, OUTPUTS, INPUTS) if GATED else first
     if NORM != "none":
         by, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
     wait_for_previous(EARLY)
@@ -132,7 +132,7 @@ def product(
     residual += row * OUTPUTS
     for _ in range(tl.program_id(0) * BLOCK_N, OUTPUTS, step):
         next_first = load_floats(weight, n + step, k, OUTPUTS, INPUTS)
-        next_second = load_floats(gates, n + step, k, OUTPUTS, INPUTS) if GATED else next_first
+        next_second = load_floats(up, n + step, k, OUTPUTS, INPUTS) if GATED else next_first
         y = tl.sum(first.to(tl.float32) * vector[None, :], 1)
         z = tl.sum(second.to(tl.float32) * vector[None, :], 1) if GATED else y
         finish(y, z, bias, residual, out, n, OUTPUTS, KIND, GATED, BIAS, RESIDUAL)
@@ -217,9 +217,9 @@ def product_codes(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     g = tl.arange(0, BLOCK_G)
     q, s, m = load_codes(words, scale, low, n, g, OUTPUTS, GROUPS, BITS)
-    gate_q, gate_s, gate_m = q, s, m
+    up_q, up_s, up_m = q, s, m
     if GATED:
-        gate_q, gate_s, gate_m = load_codes(words + HALF * BITS, scale + HALF, low + HALF, n, g, OUTPUTS, GROUPS, BITS)
+        up_q, up_s, up_m = load_codes(words + HALF * BITS, scale + HALF, low + HALF, n, g, OUTPUTS, GROUPS, BITS)
     k = g[:, None, None] * 32 + tl.arange(0, 8)[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
     inside = k < INPUTS
     if NORM != "none":
@@ -237,19 +237,19 @@ def product_codes(
     residual += row * OUTPUTS
     for _ in range(tl.program_id(0) * BLOCK_N, OUTPUTS, step):
         next_q, next_s, next_m = load_codes(words, scale, low, n + step, g, OUTPUTS, GROUPS, BITS)
-        next_gate_q, next_gate_s, next_gate_m = next_q, next_s, next_m
+        next_up_q, next_up_s, next_up_m = next_q, next_s, next_m
         if GATED:
-            next_gate_q, next_gate_s, next_gate_m = load_codes(
+            next_up_q, next_up_s, next_up_m = load_codes(
                 words + HALF * BITS, scale + HALF, low + HALF, n + step, g, OUTPUTS, GROUPS, BITS
             )
         y = sum_codes(q, s, m, high, high2, bottom, bottom2, t, total, BITS, DP4A)
         z = y
         if GATED:
-            z = sum_codes(gate_q, gate_s, gate_m, high, high2, bottom, bottom2, t, total, BITS, DP4A)
+            z = sum_codes(up_q, up_s, up_m, high, high2, bottom, bottom2, t, total, BITS, DP4A)
         finish(y, z, bias, residual, out, n, OUTPUTS, KIND, GATED, BIAS, RESIDUAL)
         n += step
         q, s, m = next_q, next_s, next_m
-        gate_q, gate_s, gate_m = next_gate_q, next_gate_s, next_gate_m
+        up_q, up_s, up_m = next_up_q, next_up_s, next_up_m
 
 
 @triton.jit

@@ -82,7 +82,7 @@ def find_suitable() -> list[Variant]:
 
 
 def find_named(name: str) -> Variant:
-    """The variant with this name. Raises UsageError if there is none, or if this processor lacks its instructions."""
+    """Return the variant with this name; refuse an unknown name, and instructions that this processor lacks."""
     known = {variant.name: variant for variant in VARIANTS.get(read_machine(), ())}
     if name not in known:
         names = ", ".join(("0", "native", *known))
