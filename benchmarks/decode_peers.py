@@ -1,4 +1,4 @@
-"""The peers of `decode_cpu.py` with random weights of the same shapes, as functions that decode once."""
+"""The peers of `decode_cpu.py` and `translate_gpu.py` with random weights of the same shapes, as functions that decode once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ BEGIN, END = 1, 2
 Functions = dict[str, Callable[[], object]]
 
 
-def transformers_translator(source: torch.Tensor) -> Functions:
+def transformers_translator(source: torch.Tensor, dtype: torch.dtype = torch.float32) -> Functions:
+    """On the device of the source."""
     import transformers
 
     sides = {
@@ -27,17 +28,21 @@ def transformers_translator(source: torch.Tensor) -> Functions:
         vocab_size=VOCABULARY, d_model=512, pad_token_id=0, eos_token_id=END, decoder_start_token_id=BEGIN,
         forced_eos_token_id=None, **sides,
     )  # fmt: skip
-    model = transformers.MarianMTModel(config).eval()
+    model = transformers.MarianMTModel(config).eval().to(source.device, dtype)
 
     def run(beam: int) -> Callable[[], object]:
         return lambda: model.generate(
             source, num_beams=beam, do_sample=False, min_new_tokens=TARGET, max_new_tokens=TARGET
         )
 
-    return {f"transformers float32 beam {beam}": run(beam) for beam in (1, 4)}
+    name = str(dtype).removeprefix("torch.")
+    return {f"transformers {name} beam {beam}": run(beam) for beam in (1, 4)}
 
 
-def ctranslate2_translators(source: torch.Tensor, folder: Path) -> Functions:
+def ctranslate2_translators(
+    source: torch.Tensor, folder: Path, kinds: tuple[str, ...] = ("float32", "int8")
+) -> Functions:
+    """On the device of the source."""
     import ctranslate2
 
     spec = ctranslate2.specs.TransformerSpec.from_config((6, 6), 8, pre_norm=False, ffn_glu=False)
@@ -52,11 +57,12 @@ def ctranslate2_translators(source: torch.Tensor, folder: Path) -> Functions:
 
     def run(kind: str, beam: int) -> Callable[[], object]:
         threads = torch.get_num_threads()
-        model = ctranslate2.Translator(str(folder), device="cpu", compute_type=kind, intra_threads=threads)
+        device = source.device.type
+        model = ctranslate2.Translator(str(folder), device=device, compute_type=kind, intra_threads=threads)
         lengths = {"min_decoding_length": TARGET, "max_decoding_length": TARGET}
-        return lambda: model.translate_batch(texts, beam_size=beam, max_batch_size=SENTENCES, **lengths)
+        return lambda: model.translate_batch(texts, beam_size=beam, max_batch_size=len(source), **lengths)
 
-    return {f"CTranslate2 {kind} beam {beam}": run(kind, beam) for kind in ("float32", "int8") for beam in (1, 4)}
+    return {f"CTranslate2 {kind} beam {beam}": run(kind, beam) for kind in kinds for beam in (1, 4)}
 
 
 def fill_ctranslate2(spec: object) -> None:

@@ -32,7 +32,7 @@ from chumoku.decoding.engines.gpu import available, launch  # noqa: E402 - only 
 from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm, concatenate, unsupported  # noqa: E402
 
-LENGTHS = [40, 1, 17]
+LENGTHS, SOURCES = [40, 1, 17], [7, 83, 1]
 ROTARY = {"position": "rotary", "pairing": "half", "norm": "rms"}
 CELLS = {
     "llama": {**ROTARY, "feedforward": "swiglu", "bias": False},
@@ -64,6 +64,25 @@ CELLS = {
     "gpt-j": {"position": "rotary", "parallel": True, "shared_norm": True, "output_bias": True},
     "gpt-neox": {"position": "rotary", "parallel": True, "norm_bias": False},
     "exact gelu": {"position": "learned", "feedforward": "gelu", "scale_embedding": True},
+    "relative": {"position": "relative", "relative_clip": 13, "kv_heads": 6, "attention_scale": 0.2},
+    "t5": {
+        "position": "relative_bias",
+        "relative_buckets": 8,
+        "relative_max_distance": 29,
+        "norm": "rms",
+        "score_cap": 3.1,
+    },
+    "mixtral": {**ROTARY, "feedforward": "swiglu", "bias": False, "experts": 5, "experts_per_token": 3},
+    "qwen-moe": {
+        **{**ROTARY, "feedforward": "swiglu", "experts": 5, "normalize_experts": False, "shared_expert_width": 37},
+        **{"placement": "sandwich"},
+    },
+    "switch": {"position": "learned", "feedforward": "relu", "experts": 3, "experts_per_token": 1, "placement": "post"},
+}
+TRANSLATORS = {
+    "vaswani": {"position": "sinusoidal", "placement": "post", "feedforward": "relu", "kv_heads": 6},
+    "flan-t5": {"position": "relative_bias", "norm": "rms", "feedforward": "geglu_tanh", "bias": False},
+    "shared keys": {**ROTARY, "query_key_norm": "head", "head_width": 16, "placement": "sandwich", "score_cap": 0.7},
 }
 
 
@@ -94,7 +113,8 @@ def prompts(lengths: list[int] = LENGTHS) -> list[list[int]]:
 
 def steps(engine: TorchEngine, *, count: int = 2) -> torch.Tensor:
     """The logits of some steps after the prompts [steps, rows, V]."""
-    engine.add_rows(len(LENGTHS))
+    sources = prompts(SOURCES) if engine.model.config.kind == "encoder-decoder" else None
+    engine.add_rows(len(LENGTHS), sources)
     engine.prefill(prompts())
     tokens = torch.arange(count * len(LENGTHS), device=DEVICE).view(count, -1)
     return torch.stack([engine.step(one) for one in tokens])
@@ -155,10 +175,10 @@ def test_quantized_products_are_their_formula(
 
 
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", [*CELLS, *TRANSLATORS])
 def test_steps_are_the_models(cell: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "FEW_ROWS", few)
-    model = model_of(**CELLS[cell])
+    model = model_of(**CELLS[cell] if cell in CELLS else {**TRANSLATORS[cell], "kind": "encoder-decoder"})
     plain = steps(TorchEngine(model, rows=3, capacity=80))
     engine = GpuEngine(model, rows=3, capacity=80)
     assert close(steps(engine), plain)
@@ -180,16 +200,19 @@ def test_queries_after_a_past_attend_as_the_formula(width: int, dtype: torch.dty
     assert not close(found, later, 0.01), "seen to fail"
 
 
-def test_rows_are_moved_truncated_and_removed() -> None:
-    model = model_of()
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_rows_are_moved_truncated_and_removed(kind: str) -> None:
+    """Also the sources of an encoder-decoder: those of rows 0 and 2 of the first selection are the same."""
+    model = model_of(kind=kind)
+    sources = None if kind == "decoder" else prompts([131])
     answers = []
-    for kind in (TorchEngine, GpuEngine):
-        engine = kind(model, rows=4, capacity=80)
+    for engine_class in (TorchEngine, GpuEngine):
+        engine = engine_class(model, rows=4, capacity=80)
         steps(engine)
         engine.truncate([40, 3, 15])
         engine.select_rows([2, 0, 2])
         engine.step(torch.tensor([7, 8], device=DEVICE))  # the third row stays where it is
-        engine.add_rows(1)
+        engine.add_rows(1, sources)
         engine.prefill([[3, 4]], first=3)
         extended = engine.extend(torch.tensor([[9, 1], [2, 3], [4, 5], [6, 7]], device=DEVICE))
         stepped = engine.step(torch.tensor([1, 2, 3, 4], device=DEVICE))
@@ -239,16 +262,25 @@ def test_weights_are_joined_without_a_copy() -> None:
 def test_which_models_are_supported() -> None:
     assert available(model_of()) == (DEVICE.type == "cuda")
     assert unsupported(model_of()) is None
-    for position in ("relative", "relative_bias"):
-        assert unsupported(model_of(position=position)) == f"It has the setting position = '{position}'."
-    with pytest.raises(UsageError, match="experts"):
-        GpuEngine(model_of(experts=2), rows=1, capacity=8)
+    assert unsupported(model_of(kind="encoder-decoder", experts=2, position="relative")) is None
+    assert unsupported(model_of(kind="encoder")) == "It does not generate tokens."
+    assert unsupported(to_precision(model_of(experts=2, width=64, heads=4), "int8")) == "Its matrices are Linear, int8."
+    with pytest.raises(UsageError, match="norm = 'batch'"):
+        GpuEngine(model_of(norm="batch"), rows=1, capacity=8)
     assert [bucket(rows) for rows in (1, 3, 64, 65, 200)] == [1, 4, 64, 128, 256]
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="The interpreter multiplies bf16 numbers as if they were integers.")
-def test_bf16_is_no_worse_than_the_plain_model() -> None:
-    exact, half = model_of(**CELLS["llama"]), model_of(torch.bfloat16, **CELLS["llama"])
+@pytest.mark.parametrize("cell", ["llama", "relative", "experts", "many experts", "vaswani"])
+def test_bf16_is_no_worse_than_the_plain_model(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many rows, PyTorch multiplies the experts in the graph; it needs widths of a multiple of 8."""
+    monkeypatch.setattr(launch, "EXPERT_ROWS", 2 if cell == "many experts" else 8)
+    even = {"width": 64, "heads": 4, "feedforward_width": 72, "experts_per_token": 2}
+    experts = {**CELLS["mixtral"], **even}
+    changes = {**CELLS, **TRANSLATORS, "experts": experts, "many experts": experts}[cell]
+    if cell in TRANSLATORS:
+        changes = {**changes, "kind": "encoder-decoder"}
+    exact, half = model_of(**changes), model_of(torch.bfloat16, **changes)
     half.load_state_dict(exact.state_dict())
     exact.load_state_dict(half.state_dict())
     true = steps(TorchEngine(exact, rows=3, capacity=80))

@@ -199,7 +199,7 @@ def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert: Tenso
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
-    if _grouped_mm_supports(x, weight):
+    if can_group(x, weight):
         y = F.grouped_mm(x, weight.transpose(-2, -1), offs=ends.to(torch.int32))
     else:
         groups = x.tensor_split(ends[:-1].cpu())
@@ -207,8 +207,11 @@ def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert: Tenso
     return y if bias is None else y + bias[expert]
 
 
-def _grouped_mm_supports(x: Tensor, weight: Tensor) -> bool:
-    """F.grouped_mm (PyTorch 2.10 and newer) needs rows of a multiple of 16 bytes; on a CPU the loop is as fast."""
+def can_group(x: Tensor, weight: Tensor) -> bool:
+    """Whether all experts can be multiplied at once, without the host knowing which tokens each has.
+
+    F.grouped_mm (PyTorch 2.10 and newer) needs rows of a multiple of 16 bytes; on a CPU the loop is as fast.
+    """
     unit = 16 // x.element_size()
     return (
         x.device.type == "cuda"

@@ -38,17 +38,10 @@ class EncoderOutputs:
 
     def add_rows(self, memory: tuple[KeyValue, ...], lengths: list[int]) -> None:
         """Append the keys and values of new rows."""
-        first, count = len(self._lengths), len(lengths)
-        if first:
-            self._reserve(first + count, max(lengths))
-            for pair, new in zip(self._memory, memory, strict=True):
-                for part, piece in zip(pair, new, strict=True):
-                    part[first : first + count, :, : piece.shape[2]] = piece
-        else:
-            self._memory = memory
+        self._write(memory, lengths)
         self._lengths += lengths
-        self._origins += range(self._next_origin, self._next_origin + count)
-        self._next_origin += count
+        self._origins += range(self._next_origin, self._next_origin + len(lengths))
+        self._next_origin += len(lengths)
         self._view = None
 
     def select_rows(self, rows: Sequence[int]) -> None:
@@ -85,11 +78,27 @@ class EncoderOutputs:
             self._view = first, end, Memory(memory, real)
         return self._view[2]
 
+    def _write(self, memory: tuple[KeyValue, ...], lengths: list[int]) -> None:
+        """Keep the keys and values of new rows, after those that there are."""
+        first = len(self._lengths)
+        if not first:
+            self._memory = memory
+            return
+        self._reserve(first + len(lengths), max(lengths))
+        write_rows(self._memory, memory, first)
+
     def _reserve(self, rows: int, length: int) -> None:
         have = self._memory[0].key.shape
         if rows > have[0] or length > have[2]:
             rows = new_size(have[0], rows, most=self._rows)
             self._memory = tuple(KeyValue(*(enlarge(part, rows, length) for part in pair)) for pair in self._memory)
+
+
+def write_rows(memory: tuple[KeyValue, ...], new: tuple[KeyValue, ...], first: int) -> None:
+    """Write the keys and values of new rows to rows first, first + 1 …; they may have fewer positions."""
+    for pair, pieces in zip(memory, new, strict=True):
+        for part, piece in zip(pair, pieces, strict=True):
+            part[first : first + len(piece), :, : piece.shape[2]] = piece
 
 
 def enlarge(part: Tensor, rows: int, length: int) -> Tensor:

@@ -63,4 +63,4 @@ def _fast_engine(
         return NativeEngine(model, rows=rows, capacity=capacity, adapters=adapters)
     from chumoku.decoding.engines.gpu.engine import GpuEngine  # imports Triton, which may not be installed
 
-    return GpuEngine(model, rows=rows, capacity=capacity, adapters=adapters)  # type: ignore[arg-type]
+    return GpuEngine(model, rows=rows, capacity=capacity, adapters=adapters)

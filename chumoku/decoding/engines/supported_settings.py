@@ -12,8 +12,6 @@ SUPPORTED: dict[Literal["native", "gpu"], dict[str, tuple[Any, ...]]] = {
     "native": {"labels": (None,), "experts": (0,)},
     "gpu": {
         "labels": (None,),
-        "experts": (0,),
-        "position": ("sinusoidal", "learned", "rotary", "alibi", "none"),
         "norm": ("layer", "rms"),
     },
 }

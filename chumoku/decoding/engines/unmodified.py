@@ -30,6 +30,7 @@ from chumoku.nn import (
     feedforward,
     gguf_blocks,
     masks,
+    moe,
     norms,
     positions,
     quantized,
@@ -40,8 +41,8 @@ from chumoku.nn.modules import named_parts
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 SOURCES = (
-    *(attention, block, cache, embeddings, feedforward, gguf_blocks, heads, masks, model, norms, positions, quantized),
-    *(soft_cap, stack),
+    *(attention, block, cache, embeddings, feedforward, gguf_blocks, heads, masks, model, moe, norms, positions),
+    *(quantized, soft_cap, stack),
 )
 QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: QuantizedLinear,

@@ -2,8 +2,12 @@
 
     out = softmax(q [k₀ … k_{p−1} | k_p]ᵀ / √d_k) [v₀ … v_{p−1} | v_p]          p: position of the new token
 
-With a window w, the past begins at p − w + 1; with ALiBi, −m_h (p − s) is added to the score of key s; with a cap c,
-scores become c tanh(score / c).
+With a window w, the past begins at p − w + 1; with a cap c, scores become c tanh(score / c). BIAS says what is added to
+the score of key s, at the distance d = p − s:
+
+    alibi      −m_h d                          m: biases [H]
+    table      b_h(d)                          b: biases [H, C]
+    vectors    q r_d / √d_k, d up to CLIP      r: biases [2 CLIP + 1, K]
 
 Queries and the new key are rotated here, and the new key and value are written to the cache here. Positions are read on
 the device, so one CUDA graph works for rows of all lengths, and only the used part of a row is read.
@@ -14,6 +18,8 @@ A program is (token, key head, part): a long past is split into parts of whole b
 use the memory bandwidth. Each part stores the logarithm l of its softmax sum and its output o; the last one joins them:
 
     out = Σ exp(l_i) o_i / Σ exp(l_i)
+
+`attend_source` is cross-attention, whose keys and values were computed once for each source.
 """
 
 # mypy: ignore-errors
@@ -82,27 +88,55 @@ def soft_cap(scores, CAP: tl.constexpr):
 
 
 @triton.jit
+def score_bias(biases, head, distance, capacity, BIAS: tl.constexpr):
+    """What a head adds to the scores of keys at these distances; keys behind the query are not seen."""
+    if BIAS == "alibi":
+        bias = -tl.load(biases + head) * distance
+    else:
+        bias = tl.load(biases + head * capacity + tl.minimum(tl.maximum(distance, 0), capacity - 1))
+    return bias
+
+
+@triton.jit
+def distance_vectors(biases, distance, k, WIDTH: tl.constexpr, CLIP: tl.constexpr):
+    """r_d for each distance [S, K]."""
+    near = tl.minimum(tl.maximum(distance, -CLIP), CLIP) + CLIP
+    return tl.load(biases + near[:, None] * WIDTH + k, k < WIDTH, 0.0)
+
+
+@triton.jit
 def own_score(
-    query, new, keys, values, cos, sin, position, scale, k, store,
-    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr, CAP: tl.constexpr,
+    query, new, keys, values, cos, sin, biases, head, position, capacity, scale, k, store,
+    KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr,
+    BIAS: tl.constexpr, CLIP: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
     """The new token's score for its own key, and its value; both are written to the cache if `store`."""
     key = rotate(new, k, k < WIDTH, cos, sin, position, ROTATED, PAIRING).to(keys.dtype.element_ty)
     value = tl.load(new + KV_HEADS * WIDTH + k, k < WIDTH, 0.0)
     tl.store(keys + position * WIDTH + k, key, (k < WIDTH) & store)
     tl.store(values + position * WIDTH + k, value, (k < WIDTH) & store)
-    score = soft_cap(tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale, CAP)
-    return score, value.to(tl.float32)
+    key = key.to(tl.float32)
+    if BIAS == "vectors":
+        key += tl.load(biases + CLIP * WIDTH + k, k < WIDTH, 0.0).to(tl.float32)
+    score = tl.sum(query.to(tl.float32) * key, 1) * scale
+    if BIAS == "table":
+        score += tl.load(biases + head * capacity)
+    return soft_cap(score, CAP), value.to(tl.float32)
 
 
 @triton.jit
 def attend_block(
-    query, keys, values, seen, most, total, found, scale, slope, distance, ALIBI: tl.constexpr, CAP: tl.constexpr
-):
+    query, keys, values, seen, most, total, found, scale, biases, head, distance, k, capacity,
+    WIDTH: tl.constexpr, BIAS: tl.constexpr, CLIP: tl.constexpr, CAP: tl.constexpr,
+):  # fmt: skip
     """Update the largest score, the sum of weights and the output with a block of keys and values, where `seen`."""
-    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-    if ALIBI:
-        scores -= slope * distance[None, :]
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
+    if BIAS == "vectors":
+        vectors = distance_vectors(biases, distance, k, WIDTH, CLIP).to(query.dtype)
+        scores = tl.dot(query, tl.trans(vectors), scores, input_precision="ieee")
+    scores *= scale
+    if BIAS == "alibi" or BIAS == "table":
+        scores += score_bias(biases, head, distance[None, :], capacity, BIAS)
     scores = tl.where(seen[None, :], soft_cap(scores, CAP), -float("inf"))
     larger = tl.maximum(most, tl.max(scores, 1))
     weights = tl.exp(scores - larger[:, None])
@@ -154,9 +188,9 @@ def store_result(
 
 @triton.jit
 def attend(
-    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, slopes, scale, capacity,
+    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, biases, scale, capacity,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr,
-    WINDOW: tl.constexpr, ALIBI: tl.constexpr, CAP: tl.constexpr,
+    WINDOW: tl.constexpr, BIAS: tl.constexpr, CLIP: tl.constexpr, CAP: tl.constexpr,
     PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -182,26 +216,28 @@ def attend(
     query = rotate(new + (group * SHARED + head) * WIDTH, k, inside, cos, sin, position, ROTATED, PAIRING)
     query = query.to(keys.dtype.element_ty)
     last = part == parts - 1
+    asking = tl.minimum(group * SHARED + head, HEADS - 1)  # rows beyond the heads are not used
     own, value = own_score(
-        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k, last & (position < capacity),
-        KV_HEADS, WIDTH, ROTATED, PAIRING, CAP,
+        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, biases, tl.max(asking, 1), position, capacity,
+        scale, k, last & (position < capacity), KV_HEADS, WIDTH, ROTATED, PAIRING, BIAS, CLIP, CAP,
     )  # fmt: skip
     most = tl.where(last, own, -float("inf"))
     total = tl.where(last, tl.zeros_like(own) + 1.0, 0.0)
     found = tl.where(last, value + tl.zeros([BLOCK_H, BLOCK_K], tl.float32), 0.0)
-    slope = tl.load(slopes + group * SHARED + head, head < SHARED, 0.0) if ALIBI else 0.0
     shown = (s >= begin) & (s < end)
     most, total, found = attend_block(
-        query, first_keys, first_values, shown, most, total, found, scale, slope, position - s, ALIBI, CAP
-    )
+        query, first_keys, first_values, shown, most, total, found, scale, biases, asking, position - s, k, capacity,
+        WIDTH, BIAS, CLIP, CAP,
+    )  # fmt: skip
     for _ in range(first + part * each + 1, tl.cdiv(end, BLOCK)):
         s += BLOCK
         at += BLOCK * WIDTH
         seen = (s < end)[:, None] & (k < WIDTH)
         block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
         most, total, found = attend_block(
-            query, block_keys, block_values, s < end, most, total, found, scale, slope, position - s, ALIBI, CAP
-        )
+            query, block_keys, block_values, s < end, most, total, found, scale, biases, asking, position - s, k,
+            capacity, WIDTH, BIAS, CLIP, CAP,
+        )  # fmt: skip
     store_result(
         found / total[:, None], most + tl.log(total), out, outputs, logs, arrived,
         token * KV_HEADS + group, part, parts, head, k, WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K,
@@ -210,8 +246,9 @@ def attend(
 
 @triton.jit
 def attend_lanes(
-    query, keys, values, first_keys, first_values, s, begin, end, least, k, scale, slope, position,
-    ALIBI: tl.constexpr, CAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
+    query, keys, values, first_keys, first_values, s, begin, end, least, k, scale, biases, head, position, capacity,
+    BIAS: tl.constexpr, CLIP: tl.constexpr, CAP: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Like `attend_block`, for keys s, s + BLOCK … from `begin` and before `end`.
 
@@ -224,9 +261,12 @@ def attend_lanes(
     at = s.to(tl.int64)[:, None] * WIDTH + k
     block_keys, block_values = first_keys, first_values
     for _ in range(tl.min(s, 0), end, BLOCK):
-        scores = tl.sum(block_keys.to(tl.float32) * query, 1) * scale
-        if ALIBI:
-            scores -= slope * (position - s)
+        asked = block_keys.to(tl.float32)
+        if BIAS == "vectors":
+            asked += distance_vectors(biases, position - s, k, WIDTH, CLIP).to(tl.float32)
+        scores = tl.sum(asked * query, 1) * scale
+        if BIAS == "alibi" or BIAS == "table":
+            scores += score_bias(biases, head, position - s, capacity, BIAS)
         scores = tl.where((s >= begin) & (s < end), soft_cap(scores, CAP), -float("inf"))
         larger = tl.maximum(most, scores)
         weights, fading = tl.exp(scores - larger), tl.exp(most - larger)
@@ -242,9 +282,9 @@ def attend_lanes(
 
 @triton.jit
 def attend_alone(
-    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, slopes, scale, capacity,
+    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, biases, scale, capacity,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, ROTATED: tl.constexpr, PAIRING: tl.constexpr,
-    WINDOW: tl.constexpr, ALIBI: tl.constexpr, CAP: tl.constexpr,
+    WINDOW: tl.constexpr, BIAS: tl.constexpr, CLIP: tl.constexpr, CAP: tl.constexpr,
     PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The same for few tokens: a program is (token, query head, part), and its lanes synchronize only once."""
@@ -270,14 +310,13 @@ def attend_alone(
     query = query.to(keys.dtype.element_ty).to(tl.float32)
     last = part == parts - 1
     own, value = own_score(
-        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k,
-        last & (head % SHARED == 0) & (position < capacity), KV_HEADS, WIDTH, ROTATED, PAIRING, CAP,
+        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, biases, head, position, capacity, scale, k,
+        last & (head % SHARED == 0) & (position < capacity), KV_HEADS, WIDTH, ROTATED, PAIRING, BIAS, CLIP, CAP,
     )  # fmt: skip
     own = tl.where(last, tl.max(own, 0), -1e30)
-    slope = tl.load(slopes + head) if ALIBI else 0.0
     most, total, found = attend_lanes(
-        query, keys, values, first_keys, first_values, s, begin, end, own, k, scale, slope, position,
-        ALIBI, CAP, WIDTH, BLOCK, BLOCK_K,
+        query, keys, values, first_keys, first_values, s, begin, end, own, k, scale, biases, head, position, capacity,
+        BIAS, CLIP, CAP, WIDTH, BLOCK, BLOCK_K,
     )  # fmt: skip
     top = tl.max(most, 0)
     share = tl.exp(most - top)
@@ -288,3 +327,33 @@ def attend_alone(
         found, tl.zeros([1], tl.float32) + top + tl.log(total), out, outputs, logs, arrived,
         token * HEADS + head, part, parts, tl.zeros([1, 1], tl.int32), k, WIDTH, 1, PARTS, 1, 1, BLOCK_K,
     )  # fmt: skip
+
+
+@triton.jit
+def attend_source(
+    queries, keys, values, rows, lengths, out, scale, capacity,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, CAP: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Attention of new tokens over the sources of their rows; a program is (token, query head)."""
+    token, head = tl.program_id(0), tl.program_id(1)
+    row = tl.load(rows + token)
+    end = tl.load(lengths + row)
+    start = (row * KV_HEADS + head // (HEADS // KV_HEADS)) * capacity * WIDTH
+    keys += start
+    values += start
+    s, k = tl.arange(0, BLOCK), tl.arange(0, BLOCK_K)[None, :]
+    seen = (s < end)[:, None] & (k < WIDTH)
+    first_keys = tl.load(keys + s[:, None] * WIDTH + k, seen, 0.0)
+    first_values = tl.load(values + s[:, None] * WIDTH + k, seen, 0.0)
+    wait_for_previous(EARLY)
+    query = tl.load(queries + (token * HEADS + head) * WIDTH + k, k < WIDTH, 0.0).to(tl.float32)
+    most, total, found = attend_lanes(
+        query, keys, values, first_keys, first_values, s, 0, end, -1e30, k, scale, keys, head, end, capacity,
+        "none", 0, CAP, WIDTH, BLOCK, BLOCK_K,
+    )  # fmt: skip
+    share = tl.exp(most - tl.max(most, 0))
+    # A row that is not in use has no source; its output must be finite, because it is written to the cache.
+    total = tl.maximum(tl.sum(total * share, 0), 1e-30)
+    found = tl.sum(found * share[:, None], 0)[None, :] / total
+    tl.store(out + (token * HEADS + head) * WIDTH + k, found, k < WIDTH)

@@ -3,6 +3,7 @@
     step     copy a token of each row to a fixed buffer, replay the graph for that many rows, copy the logits
     pack     tokens of any rows side by side, each with its row and position; used by prefill and extend
     graph    embed, L × (project, attend, output, up, down), logits, the most likely token     (`launch`)
+             with an encoder, L × (project, attend, output, query, attend to the source, output, up, down)
 
 One graph works for all lengths, because lengths are stored and incremented on the device. There are graphs for 1, 2, 4
 … 64, 128, 192 … rows; rows beyond the live ones write behind their ends, where nothing is read. Long prompts are
@@ -21,10 +22,14 @@ from torch import Tensor
 
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.engines.gpu import launch
+from chumoku.decoding.engines.gpu.sources import SourceStore
 from chumoku.decoding.engines.gpu.weights import (
+    CrossAttention,
+    ExpertWeights,
     Layer,
     Matrix,
     SublayerNorms,
+    UpDown,
     read_layers,
     read_logits,
     read_norm,
@@ -32,8 +37,9 @@ from chumoku.decoding.engines.gpu.weights import (
 )
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
-from chumoku.models.model import DecoderModel
+from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.lora import Adapter
+from chumoku.nn.moe import can_group
 from chumoku.nn.positions import RotaryPositions, alibi_slopes
 
 AT_ONCE = 2 << 30  # a cache up to this many bytes is allocated at once
@@ -56,9 +62,10 @@ class Tables(NamedTuple):
     places: Tensor | None  # [C, D] learned or sinusoidal
     rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C, R / 2], and the pairing
     local_rotation: tuple[Tensor, Tensor, str] | None  # of layers with a window
+    bias: launch.ScoreBias | None  # what is added to the scores, unless each layer has its own vectors
 
     @classmethod
-    def of(cls, model: DecoderModel, capacity: int) -> Tables:
+    def of(cls, model: DecoderModel | EncoderDecoderModel, capacity: int) -> Tables:
         stack = model.decoder
         positions = torch.arange(capacity, device=model.device)
         places = None if stack.position is None else stack.position(positions, capacity, model.dtype)
@@ -69,16 +76,27 @@ class Tables(NamedTuple):
             cos, sin, pairing = rotary(positions, torch.float32)
             return cos.contiguous(), sin.contiguous(), pairing
 
-        return cls(places, rotation(stack.rotary), rotation(stack.local_rotary or stack.rotary))
+        bias = None
+        if stack.alibi is not None:
+            bias = launch.ScoreBias("alibi", alibi_slopes(model.config.heads, device=model.device))
+        elif stack.relative_bias is not None:
+            numbers = stack.relative_bias(positions[None], torch.float32)[0, :, 0]  # of all distances [H, C]
+            bias = launch.ScoreBias("table", numbers.contiguous())
+        return cls(places, rotation(stack.rotary), rotation(stack.local_rotary or stack.rotary), bias)
 
 
 class GpuEngine(TorchEngine):
-    """For decoders with float or quantized weights; `supported_settings` lists what the kernels lack."""
+    """For float or quantized weights; `supported_settings` lists what the kernels lack."""
 
-    model: DecoderModel
+    _sources: SourceStore
 
     def __init__(
-        self, model: DecoderModel, *, rows: int, capacity: int, adapters: Mapping[str, Adapter] | None = None
+        self,
+        model: DecoderModel | EncoderDecoderModel,
+        *,
+        rows: int,
+        capacity: int,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> None:
         if reason := unsupported(model):
             raise UsageError(f"GpuEngine cannot run this model. {reason}")
@@ -89,8 +107,8 @@ class GpuEngine(TorchEngine):
         self._norm = None if stack.norm is None else read_norm(stack.norm)
         self._embedding_norm = None if stack.embedding_norm is None else read_norm(stack.embedding_norm)
         self._logits = read_logits(head, stack.embedding.table)
-        self._scoring = read_scoring(model.config, self.device)
-        self._local_scoring = self._scoring._replace(window=model.config.attention_window)
+        self._sources = SourceStore(model.config, rows, device=self.device, dtype=model.dtype)
+        self._read_by_graphs = (self._store, self._sources.store)
         self._steps: dict[int, Callable[[], StepOutput]] = {}
         self._packs: dict[int, Callable[[], Tensor]] = {}
         self._stepping = 0  # number of rows whose lengths a step increments
@@ -168,6 +186,8 @@ class GpuEngine(TorchEngine):
             with torch.inference_mode():
                 self._reserve(len(rows), used)
                 launch.move(self._store, self._upload(moves), used)
+        with torch.inference_mode():
+            self._sources.select_rows(rows)
         # The cache is kept even without rows, because the graphs contain its address.
         self.reorder_rows(rows)
         self._places = None
@@ -225,12 +245,12 @@ class GpuEngine(TorchEngine):
         layers, _, _, kv_heads, _, width = self._store.shape
         if self.rows * self.capacity * layers * 2 * kv_heads * width * self._store.itemsize <= AT_ONCE:
             rows, positions = self.rows, self.capacity
-        before = self._store
         super()._reserve(rows, positions)
-        if self._store is not before:
+        now = (self._store, self._sources.store)
+        if any(one is not other for one, other in zip(now, self._read_by_graphs, strict=True)):
             self._steps.clear()
             self._packs.clear()
-            self._tables = Tables.of(self.model, self._store.shape[4])
+            self._tables, self._read_by_graphs = Tables.of(self.model, self._store.shape[4]), now
 
     def _capture(self, tokens: int, compute: Callable[[launch.Workspace], T]) -> Callable[[], T]:
         """A function that runs a pass of `tokens` tokens, as a CUDA graph if possible."""
@@ -274,7 +294,6 @@ class GpuEngine(TorchEngine):
     ) -> Tensor:
         """Vectors [n, D] through the blocks; with `together`, new tokens of one row attend to each other."""
         launcher, config = self._launcher, self.model.config
-        activation, gated = GATES.get(config.feedforward, config.feedforward), config.feedforward in GATES
         queries, keys = config.heads * config.key_width, (config.heads + config.key_heads) * config.key_width
         for number, (layer, cached) in enumerate(zip(self._layers, self._store, strict=True)):
             start, place = x, self._rotated(where, layer)
@@ -285,15 +304,56 @@ class GpuEngine(TorchEngine):
             launch.normalize_part(launcher, projected, queries, keys, layer.key_norm)
             if together:
                 launch.write_cache(launcher, projected, cached, place, heads=config.heads)
-            scoring = self._local_scoring if layer.local else self._scoring
+            scoring = self._scoring(layer)
             heads = launch.attend(
                 launcher, projected, cached, place, workspace, heads=config.heads, scoring=scoring, first=together
             )
             x = self._add(x, heads, layer.output, layer.attention_norms)
-            given, norm = start if config.parallel else x, layer.feedforward_norms.input
-            hidden = launch.multiply(launcher, given, layer.up, norm=norm, activation=activation, gated=gated)
-            x = self._add(x, hidden, layer.down, layer.feedforward_norms)
+            if layer.cross is not None:
+                x = self._attend_source(x, layer.cross, self._sources.store[number], where)
+            given = start if config.parallel else x
+            if isinstance(layer.feedforward, UpDown):
+                hidden = self._hidden(given, layer.feedforward.up, layer.feedforward_norms)
+                x = self._add(x, hidden, layer.feedforward.down, layer.feedforward_norms)
+            else:
+                x = self._add_experts(x, given, layer.feedforward, layer.feedforward_norms)
         return x
+
+    def _attend_source(self, x: Tensor, cross: CrossAttention, memory: Tensor, where: launch.TokenPlaces) -> Tensor:
+        heads, scoring = self.model.config.heads, read_scoring(self.model.config)
+        queries = launch.multiply(self._launcher, x, cross.query, norm=cross.norms.input)
+        launch.normalize_part(self._launcher, queries, 0, queries.shape[1], cross.query_norm)
+        attended = launch.attend_source(
+            self._launcher, queries, memory, where, self._sources.lengths, heads=heads, scoring=scoring
+        )
+        return self._add(x, attended, cross.output, cross.norms)
+
+    def _hidden(self, x: Tensor, up: Matrix, norms: SublayerNorms) -> Tensor:
+        kind = self.model.config.feedforward
+        activation, gated = GATES.get(kind, kind), kind in GATES
+        return launch.multiply(self._launcher, x, up, norm=norms.input, activation=activation, gated=gated)
+
+    def _add_experts(self, x: Tensor, given: Tensor, feed: ExpertWeights, norms: SublayerNorms) -> Tensor:
+        """x after the experts, which are computed from `given`."""
+        launcher, kind = self._launcher, self.model.config.feedforward
+        given = given if norms.input is None else launch.normalize(launcher, given, norms.input)
+        if len(given) > launch.EXPERT_ROWS and can_group(given, feed.module.experts.up):
+            y = feed.module(given)
+        else:
+            logits = launch.multiply(launcher, given, feed.router)
+            y = launch.run_experts(launcher, given, logits, feed.module, activation=GATES.get(kind, kind))
+            if feed.shared is not None and feed.shared_router is not None:
+                shared = launch.multiply(
+                    launcher, self._hidden(given, feed.shared.up, SublayerNorms()), feed.shared.down
+                )
+                y += launch.multiply(launcher, given, feed.shared_router).sigmoid() * shared
+        x = x + (y if norms.output is None else launch.normalize(launcher, y, norms.output))
+        return x if norms.sum is None else launch.normalize(launcher, x, norms.sum)
+
+    def _scoring(self, layer: Layer) -> launch.Scoring:
+        window = self.model.config.attention_window if layer.local else None
+        bias = self._tables.bias if layer.relative is None else launch.ScoreBias("vectors", layer.relative)
+        return read_scoring(self.model.config)._replace(window=window, bias=bias)
 
     def _rotated(self, where: launch.TokenPlaces, layer: Layer) -> launch.TokenPlaces:
         if not layer.rotated:
@@ -309,11 +369,10 @@ class GpuEngine(TorchEngine):
         return x if norms.sum is None else launch.normalize(self._launcher, x, norms.sum)
 
 
-def read_scoring(config: ModelConfig, device: torch.device) -> launch.Scoring:
-    """The scores of a layer without a window."""
+def read_scoring(config: ModelConfig) -> launch.Scoring:
+    """The scores of cross-attention, which depend on no position."""
     scale = config.key_width**-0.5 if config.attention_scale is None else config.attention_scale
-    slopes = alibi_slopes(config.heads, device=device) if config.position == "alibi" else None
-    return launch.Scoring(scale, slopes=slopes, cap=config.score_cap)
+    return launch.Scoring(scale, cap=config.score_cap)
 
 
 def bucket(rows: int) -> int:

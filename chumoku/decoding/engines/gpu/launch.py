@@ -15,17 +15,20 @@ import torch.nn.functional as F
 import triton  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor
 
-from chumoku.decoding.engines.gpu import attention, kernels
+from chumoku.decoding.engines.gpu import attention, experts, kernels
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm
+from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.quantized import GROUP, Int4, Int8
 
 PROCESSORS = 132  # multiprocessors of an H200
 FEW_ROWS = 2
 KEY_BLOCK = 64  # keys in one block
 LANES = (256, 8)  # keys in one block, and warps, when each query head has its own program
+SOURCE_LANES = (64, 4)  # the same for the keys of a source
 ALONE = 512  # a past of up to this many keys is not split into parts, because joining them takes longer
 PROGRAMS, MOST_PARTS = 2 * PROCESSORS, 32  # programs of all parts together
 PART = 4096  # logits compared by one program
+EXPERT_ROWS, EXPERT_OUTPUTS = 8, 2  # rows for which experts are computed one by one, and outputs of one program
 WIDE = 4096  # a matrix with more inputs has blocks of its own
 
 
@@ -229,6 +232,32 @@ def activate(launcher: Launcher, x: Tensor, kind: str, *, gated: bool) -> Tensor
     return out
 
 
+def run_experts(launcher: Launcher, x: Tensor, logits: Tensor, module: MixtureOfExperts, *, activation: str) -> Tensor:
+    """Σ g_i FFN_i(x) for every row of x [rows, D], from the router's logits [rows, E]."""
+    weights, (rows, width), each = module.experts, x.shape, module.per_token
+    count, hidden_width = weights.up.shape[:2]
+    shares, totals = torch.empty(rows, each, device=x.device), torch.empty(rows, device=x.device)
+    chosen = torch.empty(rows, each, dtype=torch.int32, device=x.device)
+    experts.route[(rows,)](
+        logits, shares, totals, chosen, EXPERTS=count, PER_TOKEN=each, NORMALIZE=module.normalize,
+        BLOCK=next_power_of_two(count), **launcher.options(warps=1),
+    )  # fmt: skip
+    gated, biased = weights.gate is not None, weights.up_bias is not None
+    first, first_bias = (weights.gate, weights.gate_bias) if gated else (weights.up, weights.up_bias)
+    biases = (first_bias, weights.up_bias, weights.down_bias) if biased else (x, x, x)  # without biases none is read
+    hidden, out = x.new_empty(rows * each, hidden_width), torch.empty_like(x)
+    sizes = {"PER_TOKEN": each, "BIAS": biased, "BLOCK_N": EXPERT_OUTPUTS, **launcher.options()}
+    experts.up[(triton.cdiv(hidden_width, EXPERT_OUTPUTS), rows * each)](
+        x, first, weights.up, *biases[:2], chosen, hidden, INPUTS=width, OUTPUTS=hidden_width,
+        KIND=activation, GATED=gated, BLOCK_K=next_power_of_two(width), **sizes,
+    )  # fmt: skip
+    experts.down[(triton.cdiv(width, EXPERT_OUTPUTS), rows)](
+        hidden, weights.down, biases[2], shares, totals, chosen, out, INPUTS=hidden_width, OUTPUTS=width,
+        BLOCK_K=next_power_of_two(hidden_width), **sizes,
+    )  # fmt: skip
+    return out
+
+
 class Workspace(NamedTuple):
     """Buffers for the results of the parts of a long past."""
 
@@ -263,12 +292,24 @@ class TokenPlaces(NamedTuple):
         return cos, sin, {"ROTATED": 2 * cos.shape[-1], "PAIRING": pairing}
 
 
+class ScoreBias(NamedTuple):
+    """What is added to the scores of keys for their distance (the kinds are those of `attention`)."""
+
+    kind: str
+    numbers: Tensor
+
+    @property
+    def clip(self) -> int:
+        """The largest distance with a vector of its own."""
+        return len(self.numbers) // 2 if self.kind == "vectors" else 0
+
+
 class Scoring(NamedTuple):
     """How a layer computes scores from queries and keys."""
 
     scale: float
     window: int | None = None
-    slopes: Tensor | None = None  # of ALiBi [H]
+    bias: ScoreBias | None = None
     cap: float | None = None
 
 
@@ -292,10 +333,10 @@ def attend(
     cos, sin, rotation = where.kernel_rotation(workspace.logs)
     block, many = LANES if workspace.alone else (KEY_BLOCK, 4)
     tensors = projected, cos, sin, store[0], store[1], where.rows, where.positions
-    slopes = workspace.logs if scoring.slopes is None else scoring.slopes
-    left = out, workspace.outputs, workspace.logs, workspace.arrived, slopes, scoring.scale, capacity
+    bias = scoring.bias or ScoreBias("none", workspace.logs)
+    left = out, workspace.outputs, workspace.logs, workspace.arrived, bias.numbers, scoring.scale, capacity
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PARTS": workspace.parts, **rotation}
-    sizes |= {"WINDOW": scoring.window or 0, "ALIBI": scoring.slopes is not None, "CAP": scoring.cap or 0.0}
+    sizes |= {"WINDOW": scoring.window or 0, "BIAS": bias.kind, "CLIP": bias.clip, "CAP": scoring.cap or 0.0}
     sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": workspace.outputs.shape[3]}
     sizes |= launcher.options(warps=many, first=first)
     if workspace.alone:
@@ -303,6 +344,27 @@ def attend(
     else:
         sizes |= {"BLOCK_S": next_power_of_two(heads // kv_heads), "BLOCK_H": workspace.outputs.shape[2]}
         attention.attend[(len(projected), kv_heads, workspace.parts)](*tensors, *left, **sizes)
+    return out
+
+
+def attend_source(
+    launcher: Launcher,
+    queries: Tensor,
+    memory: Tensor,
+    where: TokenPlaces,
+    lengths: Tensor,
+    *,
+    heads: int,
+    scoring: Scoring,
+) -> Tensor:
+    """Cross-attention of new tokens; `memory` [2, rows, G, S, K] is one layer, of sources of these lengths [rows]."""
+    kv_heads, capacity, width = memory.shape[2:]
+    out, (block, many) = torch.empty_like(queries), SOURCE_LANES
+    attention.attend_source[(len(queries), heads)](
+        queries, memory[0], memory[1], where.rows, lengths, out, scoring.scale, capacity,
+        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, CAP=scoring.cap or 0.0, BLOCK=block,
+        BLOCK_K=max(16, next_power_of_two(width)), **launcher.options(warps=many),
+    )  # fmt: skip
     return out
 
 

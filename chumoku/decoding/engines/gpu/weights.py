@@ -1,4 +1,4 @@
-"""The weights of a decoder for its kernels: query, key and value as one matrix, gate and up as one matrix.
+"""The weights of a stack with causal attention for its kernels: query, key and value as one matrix, gate and up too.
 
 [W_q; W_k; W_v] [H K + 2 G K, D]      [W_gate; W_up] [2 F, D]
 
@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from chumoku.decoding.engines.supported_settings import find_unsupported
 from chumoku.errors import UsageError
-from chumoku.models.model import DecoderModel
+from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.attention import Attention
 from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.norms import LayerNorm, RMSNorm
 from chumoku.nn.quantized import Int4, Int8, QuantizedLinear
 
@@ -50,29 +52,55 @@ class SublayerNorms(NamedTuple):
     sum: Norm | None = None
 
 
+class CrossAttention(NamedTuple):
+    """Cross-attention without the matrices of keys and values, which PyTorch multiplies once for each source."""
+
+    norms: SublayerNorms
+    query: Matrix
+    query_norm: Norm | None
+    output: Matrix
+
+
+class UpDown(NamedTuple):
+    """A feed-forward; with a gate, its matrix is above `up` in one."""
+
+    up: Matrix
+    down: Matrix
+
+
+class ExpertWeights(NamedTuple):
+    """Experts of one layer, with the module that computes many rows."""
+
+    router: Matrix
+    module: MixtureOfExperts
+    shared: UpDown | None
+    shared_router: Matrix | None
+
+
 class Layer(NamedTuple):
     attention_norms: SublayerNorms
     projection: Matrix
     query_norm: Norm | None
     key_norm: Norm | None
+    relative: Tensor | None  # the vectors of relative positions [2 clip + 1, K]
     output: Matrix
+    cross: CrossAttention | None
     feedforward_norms: SublayerNorms
-    up: Matrix
-    down: Matrix
+    feedforward: UpDown | ExpertWeights
     local: bool  # with the attention window, if the model has one
     rotated: bool  # with rotary positions, if the model has them
 
 
 def unsupported(model: nn.Module) -> str | None:
     """Why the kernels cannot run this model, as a sentence; None if they can."""
-    if not isinstance(model, DecoderModel):
-        return "It is not a decoder."
+    if not isinstance(model, DecoderModel | EncoderDecoderModel):
+        return "It does not generate tokens."
     config = model.config
     if setting := find_unsupported("gpu", config):
         return f"It has the setting {setting}."
     if model.dtype not in DTYPES:
         return f"Its dtype is {model.dtype}."
-    if max(config.width, config.hidden) > WIDEST or config.key_width > WIDEST_HEAD:
+    if max(config.width, config.hidden, config.shared_expert_width or 0) > WIDEST or config.key_width > WIDEST_HEAD:
         return "It is too wide."
     parts = [part for block in model.decoder.blocks for part in linears(block)]
     kinds = {part.kind if isinstance(part, QuantizedLinear) else type(part).__name__ for part in parts}
@@ -84,8 +112,14 @@ def unsupported(model: nn.Module) -> str | None:
 
 
 def linears(block: nn.Module) -> list[nn.Module]:
-    names = ("attention.query", "attention.key", "attention.value", "attention.output")
-    return [block.get_submodule(name) for name in names] + list(block.get_submodule("feedforward").children())
+    """The matrices that the kernels multiply, except those of routed experts."""
+    names = [f"attention.{name}" for name in ("query", "key", "value", "output")]
+    if getattr(block, "cross_attention", None) is not None:
+        names += ["cross_attention.query", "cross_attention.output"]
+    feed = block.get_submodule("feedforward")
+    return [block.get_submodule(name) for name in names] + [
+        part for part in feed.modules() if isinstance(part, nn.Linear | QuantizedLinear)
+    ]
 
 
 def read_norm(norm: nn.Module | None) -> Norm:
@@ -98,7 +132,7 @@ def read_norm(norm: nn.Module | None) -> Norm:
     raise UsageError(f"There is no GPU kernel for {type(norm).__name__}.")
 
 
-def read_layers(model: DecoderModel) -> list[Layer]:
+def read_layers(model: DecoderModel | EncoderDecoderModel) -> list[Layer]:
     kinds = zip(model.decoder.blocks, model.decoder.layer_kinds, strict=True)
     return [
         read_layer(block, local=local, rotated=rotated) for block, (local, rotated) in kinds if isinstance(block, Block)
@@ -124,20 +158,38 @@ def read_norms(block: Block, sublayer: str) -> SublayerNorms:
 
 
 def read_layer(block: Block, *, local: bool, rotated: bool) -> Layer:
-    attention, feed = block.attention, block.feedforward
-    if not isinstance(feed, FeedForward):
-        raise UsageError("There is no GPU kernel for experts.")
+    attention, cross, feed = block.attention, block.cross_attention, block.feedforward
     return Layer(
         read_norms(block, "attention"),
         matrix([attention.query, attention.key, attention.value]),
         None if attention.query_norm is None else read_norm(attention.query_norm),
         None if attention.key_norm is None else read_norm(attention.key_norm),
+        None if attention.relative is None else attention.relative.table.detach(),
         matrix([attention.output]),
+        None if cross is None else read_cross_attention(cross, read_norms(block, "cross_attention")),
         read_norms(block, "feedforward"),
-        matrix([feed.up] if feed.gate is None else [feed.gate, feed.up]),
-        matrix([feed.down]),
+        read_feedforward(feed) if isinstance(feed, FeedForward) else read_experts(feed),
         local,
         rotated,
+    )
+
+
+def read_cross_attention(attention: Attention, norms: SublayerNorms) -> CrossAttention:
+    query_norm = None if attention.query_norm is None else read_norm(attention.query_norm)
+    return CrossAttention(norms, matrix([attention.query]), query_norm, matrix([attention.output]))
+
+
+def read_feedforward(feed: FeedForward) -> UpDown:
+    return UpDown(matrix([feed.up] if feed.gate is None else [feed.gate, feed.up]), matrix([feed.down]))
+
+
+def read_experts(experts: MixtureOfExperts) -> ExpertWeights:
+    shared, router = experts.shared, experts.shared_router
+    return ExpertWeights(
+        matrix([experts.router]),
+        experts,
+        None if shared is None else read_feedforward(shared),
+        None if router is None else matrix([router]),
     )
 
 
