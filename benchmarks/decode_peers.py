@@ -1,4 +1,4 @@
-"""The peers of `decode_cpu.py` and `translate_gpu.py` with random weights of the same shapes, as functions that decode once."""
+"""The peers of `decode_cpu.py` and `translate_gpu.py`, with random weights, as functions that decode once."""
 
 from __future__ import annotations
 
