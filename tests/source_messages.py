@@ -56,9 +56,22 @@ ELSEWHERE = (  # in both languages already, data, figures and pages, answers of 
     "web/page.py",
 )
 ERRORS_ONLY = ("lab/", "data/grammar/")  # other texts are in both languages, or data
-NO_MESSAGES = {"Words", "Field", "Argument", "Option", "Typer", "Literal", "compile", "_limit"}  # calls
+NO_MESSAGES = {"Words", "label", "Field", "Argument", "Option", "Typer", "Literal", "compile", "_limit"}  # calls
 NO_MESSAGE_NAMES = {"IGNORED", "KNOWN", "OR_MODEL", "PRECISION", "ADAPTER", "TYPES", "TARGETS", "EXAMPLES", "SAMPLE"}
 NO_MESSAGE_FUNCTIONS = {"_card", "usage_example"}  # model cards, commands
+DRAWN_CALLS = {
+    "set",
+    "plot",
+    "set_xlabel",
+    "set_ylabel",
+    "set_title",
+    "suptitle",
+    "colorbar",
+    "add_colorbar",
+    "style_axis",
+}
+DRAWN_CALLS |= {"draw_attention_maps", "draw_confusion"}
+DRAWN_ARGUMENTS = {"xlabel", "ylabel", "title", "label", "text"}
 STEPS = {"progress", "track"}  # calls with a step and its unit
 WORDS = re.compile(r"[A-Za-z]{2,}'?[,:;]? [A-Za-z{(]")
 CODE = re.compile(
@@ -80,6 +93,50 @@ def collect_messages() -> dict[str, str]:
             for template in messages_of(part):
                 found.setdefault(template, name)
     return found
+
+
+def collect_labels() -> tuple[set[str], list[str]]:
+    """The texts that `label` translates in figures, and texts of axes, titles and legends that it does not translate.
+
+    A text may be a value of a constant, as in label(TITLES[key]).
+    """
+    found: set[str] = set()
+    untranslated: list[str] = []
+    for path in sorted((ROOT / "chumoku").rglob("*.py")):
+        name, source = path.relative_to(ROOT / "chumoku").as_posix(), path.read_text(encoding="utf-8")
+        if ("plot_style" not in source and name != "probe/plot_style.py") or name.startswith("lab/"):
+            continue
+        tree = ast.parse(source)
+        constants = {_name(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+        for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+            if _name(call.func) == "label":
+                found |= set(_texts(call.args[0], constants))
+            elif _name(call.func) in DRAWN_CALLS:
+                arguments = [*call.args, *(one.value for one in call.keywords if one.arg in DRAWN_ARGUMENTS)]
+                texts = [text for argument in arguments for text in _texts(argument, {}, outside="label")]
+                untranslated += [f"{name}: {text!r}" for text in texts if re.search("[A-Za-z]{3}", text)]
+    return found, untranslated
+
+
+def _texts(tree: ast.AST, constants: dict[str, ast.expr], outside: str = "") -> Iterator[str]:
+    """Yield the texts of an expression: not keys, what a value is compared with, nor what is in a call of `outside`."""
+    match tree:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.Name(id=name) if name in constants:
+            yield from _texts(constants[name], {}, outside)
+        case ast.Dict(values=values):
+            for value in values:
+                yield from _texts(value, constants, outside)
+        case ast.Call(func=func) if outside and _name(func) == outside:
+            return
+        case ast.Compare() | ast.Subscript(value=ast.Constant()):
+            return
+        case ast.Subscript(value=value):
+            yield from _texts(value, constants, outside)
+        case _:
+            for child in ast.iter_child_nodes(tree):
+                yield from _texts(child, constants, outside)
 
 
 def messages_of(tree: ast.AST) -> Iterator[str]:

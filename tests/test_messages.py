@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from source_messages import collect_messages
+from source_messages import collect_labels, collect_messages
 
 from chumoku import messages
+from chumoku.compare.metrics import METRICS
+from chumoku.model_diff.answer import UNITS
+from chumoku.probe.figures import STREAM_LINES
+from chumoku.probe.plot_style import label
 
 VALUE = re.compile(r"\{(\d+)\}")
 MESSAGES = collect_messages()
@@ -20,6 +24,18 @@ TRANSLATED = EXACT | {
 def test_every_message_has_a_translation() -> None:
     missing = [f"{file}: {text!r}" for text, file in MESSAGES.items() if text not in TRANSLATED]
     assert not missing, "chumoku/messages/ja has no translation of\n" + "\n".join(missing)
+
+
+def test_every_label_of_a_figure_has_a_translation() -> None:
+    labels, untranslated = collect_labels()
+    table = messages.read_table(messages.FIGURES)
+    assert len(labels) > 50
+    labels |= {name for _, name, _ in STREAM_LINES} | {metric.unit for metric in METRICS.values()} | set(UNITS)
+    labels -= {"BLEU", "chrF", "%"}  # the same in Japanese
+    assert not labels - set(table)
+    assert not untranslated
+    for english, japanese in table.items():
+        assert set(VALUE.findall(japanese)) == set(VALUE.findall(english)), english
 
 
 def test_translations_are_japanese_and_keep_every_value() -> None:
@@ -35,6 +51,14 @@ def test_a_filled_message_finds_its_own_template() -> None:
         filled = VALUE.sub(lambda match, values=values: values[int(match[1])], english)
         expected = VALUE.sub(lambda match, values=values: values[int(match[1])], japanese)
         assert messages.to_japanese(filled) == expected, english
+
+
+def test_labels_of_figures_stay_english_without_a_japanese_font(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert label("head {0}", 3) == "head 3", "Python callers read English"
+    messages.use_language("ja")
+    for fonts, expected in ((("IPAexGothic",), "ヘッド 3"), ((), "head 3")):
+        monkeypatch.setattr("chumoku.probe.plot_style.japanese_fonts", lambda fonts=fonts: fonts)
+        assert label("head {0}", 3) == expected
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def demo(
     import chumoku
     from chumoku.data.grammar import split
     from chumoku.evaluation.translation import score_translations
-    from chumoku.probe.plot_style import draw_attention_maps
+    from chumoku.probe.plot_style import draw_attention_maps, label
     from chumoku.training.recipe import load_recipe
     from chumoku.training.run import train
 
@@ -60,16 +60,16 @@ def demo(
 
     words, weights = translate_with_attention(pipeline, SOURCE)
     print(f"\n{SOURCE} → {pipeline.tokenizer.decode(words)}")
-    names = [pipeline.tokenizer.decode([word]).strip() for word in words] + ["(end)"]
-    keys = [*pipeline.source_tokenizer.pieces(SOURCE), "(end)"]
+    names = [pipeline.tokenizer.decode([word]).strip() for word in words] + [label("(end)")]
+    keys = [*pipeline.source_tokenizer.pieces(SOURCE), label("(end)")]
     print_attention(weights[-1], names, keys)
     say("  (The encoder has already mixed the words: a particle may stand for the word before it.)")
     path = draw_attention_maps(
         weights,
         queries=names,
         keys=keys,
-        titles=[f"decoder block {layer}" for layer in range(len(weights))],
-        title="Attention of each English word (mean over heads)",
+        titles=[label("decoder block {0}", layer) for layer in range(len(weights))],
+        title=label("Attention of each English word (mean over heads)"),
         path=out / "attention.png",
     )
     say(f"\nThe figure is {path} (above: its last block), the loss curve is {out / 'loss.png'}.")
@@ -83,7 +83,7 @@ def show_shipped(out: Path) -> None:
     """Translate ordinary sentences with the shipped translator, and draw which words each word attended to."""
     import chumoku
     from chumoku.pretrained import installed_models
-    from chumoku.probe.plot_style import draw_attention_maps
+    from chumoku.probe.plot_style import draw_attention_maps, label
 
     say("\nThe model trained just now knows only the words of its grammar.")
     if SHIPPED not in installed_models():
@@ -95,7 +95,7 @@ def show_shipped(out: Path) -> None:
         translation, names, keys, weights = attention_between_words(pipeline, sentence)
         print(f"  {sentence} → {translation}")
         if file is not None:
-            titles, title = ["mean over layers and heads"], f"{SHIPPED}: attention of each English word"
+            titles, title = [label("mean over layers and heads")], label("{0}: attention of each English word", SHIPPED)
             draw_attention_maps(weights[None], queries=names, keys=keys, titles=titles, title=title, path=out / file)
     figures = choose(" and ", "、").join(str(out / file) for file in ORDINARY.values() if file is not None)
     say(f"The figures {figures} show which words each word of {SHIPPED} attended to.\n")
@@ -149,13 +149,14 @@ def attention_between_words(pipeline: Pipeline, source: str) -> tuple[str, list[
     """The translation, its words, the source's words, and the attention between them [words, words]."""
     from chumoku.decoding.defaults import BEAM
     from chumoku.decoding.translate import begin_and_end, encode
-    from chumoku.probe.word_attention import find_words, merge_tokens
+    from chumoku.probe.plot_style import label
+    from chumoku.probe.word_attention import END, find_words, merge_tokens
 
     tokens, weights = translate_with_attention(pipeline, source, beam=BEAM)
     (read,) = encode(pipeline.model, [source], pipeline.source_tokenizer)  # type: ignore[arg-type]
     rows = find_words(pipeline.tokenizer, [*tokens, begin_and_end(pipeline.tokenizer)[1]])
     columns = find_words(pipeline.source_tokenizer, read)
-    names, keys = ([word.text for word in words] for words in (rows, columns))
+    names, keys = ([label(END) if word.text == END else word.text for word in words] for words in (rows, columns))
     return pipeline.tokenizer.decode(tokens), names, keys, merge_tokens(weights.mean(0), rows, columns)
 
 

@@ -202,9 +202,10 @@ def _labels(pipeline: Pipeline, files: list[str], columns: str | None, plot: Pat
     score = score_labels(predicted, right, pipeline.config.labels or (), tagged=tagged)
     if plot is not None:
         from chumoku.probe.confusion_figure import draw_confusion
+        from chumoku.probe.plot_style import label
 
-        what = "words" if tagged else "texts"
-        title = f"accuracy {score.accuracy:.1%} of {score.count:,} {what}"
+        accuracy, count = f"{score.accuracy:.1%}", f"{score.count:,}"
+        title = label("accuracy {0} of {1} words" if tagged else "accuracy {0} of {1} texts", accuracy, count)
         say(f"Drawn: {draw_confusion(score.confusion, score.labels, plot, title=title)}", err=True)
     return score.as_dict()
 

@@ -18,7 +18,7 @@ import numpy as np
 from chumoku.compare.answer import short_names
 from chumoku.compare.results import Comparison
 from chumoku.compare.verdicts import Decision
-from chumoku.probe.plot_style import INK, axis_label, saved_figure, style_axis
+from chumoku.probe.plot_style import INK, axis_label, label, saved_figure, style_axis
 
 # Okabe and Ito's colors, which people with any color vision can tell apart; more arms repeat them dashed.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6670", "#9a8f00")
@@ -57,13 +57,13 @@ def plot_curves(axis: Any, comparison: Comparison, decision: Decision) -> None:
         runs = [run for run in comparison.runs.get(name, ()) if run.curve]
         flops = _flops_per_step(comparison, name)
         finished = [run for run in runs if not run.diverged]
-        label = axis_label(names[name] if finished else f"{names[name]} (diverged)", LONGEST)
+        arm = axis_label(names[name] if finished else label("{0} (diverged)", names[name]), LONGEST)
         steps = sorted(set.intersection(*({step for step, _ in run.curve} for run in finished))) if finished else []
         if steps:
             table = np.array([[dict(run.curve)[step] for step in steps] for run in finished])
             x = np.array(steps) * flops
             one = len(steps) == 1  # a line of one point would be empty
-            axis.plot(x, table.mean(0), "o" if one else style, label=label, linewidth=1.5, color=color)
+            axis.plot(x, table.mean(0), "o" if one else style, label=arm, linewidth=1.5, color=color)
             if one:
                 axis.vlines(x, table.min(0), table.max(0), color=color, alpha=0.4)
             else:
@@ -71,17 +71,17 @@ def plot_curves(axis: Any, comparison: Comparison, decision: Decision) -> None:
                 highest.append(float(np.interp(0.15 * x[-1], x, table.max(0))))
         for place, run in enumerate(run for run in runs if run.diverged):
             x, y = (np.array(column) for column in zip(*run.curve, strict=True))
-            named = {} if finished or place else {"label": label}
+            named = {} if finished or place else {"label": arm}
             axis.plot(x * flops, y, linewidth=0.8, color=color, linestyle=":", **named)
             ends.append((x[-1] * flops, y[-1], color))
     if highest:
         axis.set_ylim(top=max(highest))
     for x, y, color in ends:
         axis.plot([x], [min(y, axis.get_ylim()[1])], "x", color=color, clip_on=False)
-    style_axis(axis, "FLOPs of training", "validation loss (nats)")
+    style_axis(axis, label("FLOPs of training"), label("validation loss (nats)"))
     if not axis.lines:
         axis.set(xticks=[], yticks=[])
-        axis.text(0.5, 0.5, "no run has a curve", ha="center", va="center", transform=axis.transAxes)
+        axis.text(0.5, 0.5, label("no run has a curve"), ha="center", va="center", transform=axis.transAxes)
     if axis.get_legend_handles_labels()[0]:
         # Above the panel, where it hides no curve.
         axis.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, columnspacing=1.2)
@@ -113,8 +113,8 @@ def plot_differences(axis: Any, comparison: Comparison, decision: Decision) -> N
             axis.plot([sign * pair.interval.difference], [number], "o", color=color)
         else:
             diverged, count = decision.diverging.get(name, (0, len(comparison.runs.get(name, ()))))
-            text = f" diverged in {diverged} of {count} seeds" if diverged else " not judged"
-            axis.text(0, number, text, va="center", fontsize=8, color=color)
+            text = label("diverged in {0} of {1} seeds", diverged, count) if diverged else label("not judged")
+            axis.text(0, number, f" {text}", va="center", fontsize=8, color=color)
     axis.set_yticks(range(len(decision.ranking)), [axis_label(names[name], LONGEST) for name in decision.ranking])
     axis.set_ylim(len(decision.ranking) - 0.4, -0.6)
-    style_axis(axis, f"worse than {axis_label(names[best], LONGEST)} by ({unit})", "")
+    style_axis(axis, label("worse than {0} by ({1})", axis_label(names[best], LONGEST), label(unit)), "")

@@ -20,7 +20,8 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parent
 DEEPEST = 4  # a value in a value in a value in a message
 HEADINGS = "headings"  # the table of single words
-APART = {HEADINGS, "commands", "keys"}  # tables with texts that mean something else in a message
+FIGURES = "figures"  # the table of titles, axes and legends; the values are filled in after the translation
+APART = {HEADINGS, FIGURES, "commands", "keys"}  # tables with texts that mean something else in a message
 MOST_SENTENCES = 8  # of one template
 _VALUE = r"\{(\d+)\}"  # compiled when used: English needs none of these
 _KEY = r"(?s)(\S+: )(.+)"

@@ -12,7 +12,7 @@ import numpy as np
 from chumoku.model_diff.results import ModelDiff
 from chumoku.model_diff.tables import short_name
 from chumoku.probe.bilingual import Words
-from chumoku.probe.plot_style import INK, add_colorbar, saved_figure, style_axis
+from chumoku.probe.plot_style import INK, add_colorbar, label, saved_figure, style_axis
 
 BLUE, ORANGE = "#0072b2", "#d55e00"
 CAPTIONS = {
@@ -81,25 +81,25 @@ def plot_texts(_: Any, axis: Any, diff: ModelDiff) -> None:
     axis.axhspan(measure.interval.low, measure.interval.high, color=ORANGE, alpha=0.2, linewidth=0)
     axis.axhline(measure.interval.difference, color=ORANGE, linewidth=1.2)
     axis.plot(range(1, len(values) + 1), values, ".", color=BLUE, markersize=4)
-    style_axis(axis, "texts, sorted by difference", f"B − A ({measure.metric.unit})")
+    style_axis(axis, label("texts, sorted by difference"), label("B − A ({0})", label(measure.metric.unit)))
 
 
 def plot_transplants(_: Any, axis: Any, diff: ModelDiff) -> None:
     names = list(dict.fromkeys(one.part for one in diff.transplants))
-    for host, color, shift, label in (("B", BLUE, -0.17, "A's part in B"), ("A", ORANGE, 0.17, "B's part in A")):
+    for host, guest, color, shift in (("B", "A", BLUE, -0.17), ("A", "B", ORANGE, 0.17)):
         for one in diff.transplants:
             if one.into == host:
                 row = names.index(one.part) + shift
                 axis.plot([one.interval.low, one.interval.high], [row, row], color=color, linewidth=1.1)
                 face = color if one.decisive else "white"
                 axis.plot([one.interval.difference], [row], "o", color=color, markerfacecolor=face, markersize=4)
-        axis.plot([], [], "o-", color=color, label=label, markersize=4)
+        axis.plot([], [], "o-", color=color, label=label("{0}'s part in {1}", guest, host), markersize=4)
     axis.axvline(0, color=INK, linewidth=0.8)
-    axis.set_yticks(range(len(names)), [short_name(name) for name in names], fontsize=7)
+    axis.set_yticks(range(len(names)), [label(short_name(name)) for name in names], fontsize=7)
     axis.invert_yaxis()
     axis.legend(frameon=False, fontsize=8)
     axis.locator_params(axis="x", nbins=6)
-    style_axis(axis, f"change ({diff.measures[-1].metric.unit})", "")
+    style_axis(axis, label("change ({0})", label(diff.measures[-1].metric.unit)), "")
 
 
 def plot_heads(figure: Any, axis: Any, diff: ModelDiff) -> None:
@@ -110,8 +110,8 @@ def plot_heads(figure: Any, axis: Any, diff: ModelDiff) -> None:
     names = [short_name(one.address) for one in diff.inside.heads]
     axis.set_yticks(range(len(names)), names, fontsize=7)
     axis.set_xticks(range(table.shape[1]))
-    axis.set_xlabel("head")
-    add_colorbar(figure, image, axis, text="total variation of the attention pattern")
+    axis.set_xlabel(label("head"))
+    add_colorbar(figure, image, axis, text=label("total variation of the attention pattern"))
 
 
 def plot_blocks(_: Any, axis: Any, diff: ModelDiff) -> None:
@@ -120,12 +120,12 @@ def plot_blocks(_: Any, axis: Any, diff: ModelDiff) -> None:
     blocks = diff.inside.blocks
     rows = range(len(blocks))
     axis.barh(rows, [one.weights for one in blocks], color=BLUE, height=0.6)
-    axis.set_yticks(rows, [short_name(one.address) for one in blocks], fontsize=7)
+    axis.set_yticks(rows, [label(short_name(one.address)) for one in blocks], fontsize=7)
     axis.invert_yaxis()
-    style_axis(axis, "‖ΔW‖ / ‖W‖ of the weights (bars)", "")
+    style_axis(axis, label("‖ΔW‖ / ‖W‖ of the weights (bars)"), "")
     axis.locator_params(axis="x", nbins=5)
     above = axis.twiny()
     above.plot([one.stream for one in blocks if one.stream is not None], rows[:-1], ".-", color=ORANGE, markersize=4)
     above.set_xlim(left=0)
     above.locator_params(axis="x", nbins=5)
-    above.set_xlabel("1 − cosine of the stream (dots)", color=ORANGE)
+    above.set_xlabel(label("1 − cosine of the stream (dots)"), color=ORANGE)

@@ -13,6 +13,7 @@ from chumoku.probe.plot_style import (
     add_colorbar,
     cell_inches,
     hide_spines,
+    label,
     label_map,
     map_inches,
     saved_figure,
@@ -27,6 +28,12 @@ TITLES = {
     "rollout-encoder": "Attention rollout of the encoder",
     "rollout": "Attention rollout of the decoder",
     "rollout-cross": "Attention rollout from the decoder to the source",
+}
+SELECTED = {  # is it the mean over layers, over heads → the weights that a map shows
+    (False, False): "layer {0}, head {1}",
+    (False, True): "layer {0}, mean over heads",
+    (True, False): "head {1}, mean over layers",
+    (True, True): "mean over layers and heads",
 }
 
 
@@ -45,11 +52,11 @@ def draw_head_grid(one: AttentionMap, path: Path) -> Path:
         image = axis.imshow(sheet, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
         axis.set_xticks([head * (columns + right) + columns / 2 - 0.5 for head in range(heads)], range(heads))
         axis.set_yticks([layer * (rows + down) + rows / 2 - 0.5 for layer in range(layers)], range(layers))
-        axis.set(xlabel="head", ylabel="layer")
+        axis.set(xlabel=label("head"), ylabel=label("layer"))
         axis.set_facecolor("#e8ecf0")
         hide_spines(axis)
-        axis.set_title(TITLES[one.key], fontsize=11)
-        add_colorbar(figure, image, axis, text="weight")
+        axis.set_title(label(TITLES[one.key]), fontsize=11)
+        add_colorbar(figure, image, axis, text=label("weight"))
     return path
 
 
@@ -74,8 +81,8 @@ def draw_map(one: AttentionMap, path: Path, *, layer: int | None = None, head: i
                     fontsize=6.5,
                     color="white" if dark else INK,
                 )
-        axis.set_title(f"{TITLES[one.key]}\n{description}", fontsize=10)
-        add_colorbar(figure, image, axis, text="weight")
+        axis.set_title(f"{label(TITLES[one.key])}\n{description}".strip(), fontsize=10)
+        add_colorbar(figure, image, axis, text=label("weight"))
     return path
 
 
@@ -83,10 +90,9 @@ def select_weights(one: AttentionMap, *, layer: int | None, head: int | None) ->
     """The weights [T, S] of a layer and head, or their mean if not given, with a description."""
     weights = one.weights if layer is None else one.weights[layer : layer + 1]
     weights = weights if head is None else weights[:, head : head + 1]
-    where = [f"layer {layer}" if layer is not None else "", f"head {head}" if head is not None else ""]
-    over = [name for name, given in (("layers", layer), ("heads", head)) if given is None]
-    mean = f"mean over {' and '.join(over)}" if over and one.weights.shape[:2] != (1, 1) else ""
-    return weights.mean((0, 1)), ", ".join(part for part in (*where, mean) if part)
+    if layer is None and head is None and one.weights.shape[:2] == (1, 1):
+        return weights[0, 0], ""
+    return weights.mean((0, 1)), label(SELECTED[layer is None, head is None], layer, head)
 
 
 def draw_entropy(snapshot: Snapshot, path: Path) -> Path:
@@ -109,9 +115,9 @@ def draw_entropy(snapshot: Snapshot, path: Path) -> Path:
                     fontsize=7,
                     color="white" if bits > 0.6 * largest else INK,
                 )
-            axis.set(title=key, xlabel="head", ylabel="layer")
+            axis.set(title=label(key), xlabel=label("head"), ylabel=label("layer"))
             axis.set_xticks(range(table.shape[1]))
             axis.set_yticks(range(table.shape[0]))
-        add_colorbar(figure, image, axes, text="bits")
-        figure.suptitle("Entropy of each head: n bits correspond to 2ⁿ positions", fontsize=10)
+        add_colorbar(figure, image, axes, text=label("bits"))
+        figure.suptitle(label("Entropy of each head: n bits correspond to 2ⁿ positions"), fontsize=10)
     return path

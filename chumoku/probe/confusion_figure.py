@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.probe.plot_style import add_colorbar, axis_label, hide_spines, saved_figure
+from chumoku.probe.plot_style import add_colorbar, axis_label, hide_spines, label, saved_figure
 
 MOST, MOST_NUMBERS = 60, 24  # labels that are drawn, and up to which the counts are written into the cells
 CELL, CHARACTER = 0.42, 0.1  # inches: the side of a cell, the width of a character of a label
@@ -29,16 +29,17 @@ def draw_confusion(confusion: NDArray[np.int64], labels: Sequence[str], path: Pa
         image = axis.imshow(share, cmap="Blues", vmin=0.0, vmax=1.0)
         axis.set_xticks(range(len(names)), names)
         if slanted:
-            for label in axis.get_xticklabels():
-                label.set(rotation=45, ha="right", rotation_mode="anchor")
+            for name in axis.get_xticklabels():
+                name.set(rotation=45, ha="right", rotation_mode="anchor")
         axis.set_yticks(range(len(names)), names)
-        axis.set_xlabel("predicted label")
-        axis.set_ylabel("true label")
-        left_out = f", the {len(names)} most frequent of {len(labels)} labels" if len(names) < len(labels) else ""
-        axis.set_title(f"{title}{left_out}", fontsize=10)
+        axis.set_xlabel(label("predicted label"))
+        axis.set_ylabel(label("true label"))
+        if len(names) < len(labels):
+            title = label("{0}, the {1} most frequent of {2} labels", title, len(names), len(labels))
+        axis.set_title(title, fontsize=10)
         hide_spines(axis)
         for row, column in np.argwhere(table > 0) if len(names) <= MOST_NUMBERS else ():
             color = "white" if share[row, column] > 0.6 else "black"
             axis.text(column, row, f"{table[row, column]:,}", ha="center", va="center", fontsize=7, color=color)
-        add_colorbar(figure, image, axis, text="share of the row")
+        add_colorbar(figure, image, axis, text=label("share of the row"))
     return path

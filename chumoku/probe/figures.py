@@ -15,11 +15,25 @@ from matplotlib.patches import Rectangle
 
 from chumoku.models.config import SCORE_POSITIONS
 from chumoku.probe.attention_figures import draw_entropy, draw_head_grid, draw_map
-from chumoku.probe.plot_style import INK, add_colorbar, axis_label, format_percent, saved_figure, wrap_parts
+from chumoku.probe.plot_style import INK, add_colorbar, axis_label, format_percent, label, saved_figure, wrap_parts
 from chumoku.probe.snapshot import PredictedToken, Snapshot
 
 GRAY = "#5b6b7b"
 WORD_INCHES = 2.5  # the width of one prediction
+POSITION_TITLES = {
+    "sinusoidal": "Positions: sinusoidal (vector added at each position)",
+    "learned": "Positions: learned (vector added at each position)",
+    "rotary": "Positions: rotary (cosine of each plane's rotation angle)",
+    "relative": "Positions: relative (vector of each distance)",
+    "alibi": "Positions: alibi (bias of each distance)",
+    "relative_bias": "Positions: relative_bias (bias of each distance)",
+}
+STREAM_LINES = (  # a norm of the residual stream, its name and its color
+    ("x", "stream", "#1f5fa8"),
+    ("attention", "attention adds", "#d08a2e"),
+    ("cross", "cross-attention adds", "#8a5bb0"),
+    ("feedforward", "feed-forward adds", "#3f9463"),
+)
 
 
 def draw_figures(snapshot: Snapshot, folder: Path, *, layer: int | None = None, head: int | None = None) -> list[Path]:
@@ -48,8 +62,8 @@ def draw_figures(snapshot: Snapshot, folder: Path, *, layer: int | None = None, 
 def draw_tokens(snapshot: Snapshot, path: Path, *, across: int = 12) -> Path:
     """Draw each token in a box with its id below; generated tokens have another color."""
     parts = (
-        ("source", snapshot.source, len(snapshot.source)),
-        ("target" if snapshot.source else "text", snapshot.tokens, snapshot.prompt_length),
+        (label("source"), snapshot.source, len(snapshot.source)),
+        (label("target" if snapshot.source else "text"), snapshot.tokens, snapshot.prompt_length),
     )
     lines = [
         (name if start == 0 else "", first - start, some[start : start + across])
@@ -75,16 +89,14 @@ def draw_positions(snapshot: Snapshot, path: Path) -> Path:
     """Draw the position vectors; for rotary positions the cosine of each angle."""
     found = snapshot.positions
     table = np.zeros((0, 0)) if found.table is None else found.table.numpy()
-    what = {"rotary": "cosine of each plane's rotation angle", "relative": "vector of each distance"}
-    what |= dict.fromkeys(("alibi", "relative_bias"), "bias of each distance")
     with saved_figure(path, (8.0, min(14.0, 1.6 + 0.16 * len(found.rows)))) as (figure, axis):
         limit = float(np.abs(table).max()) or 1.0
         image = axis.imshow(table, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-        axis.set_ylabel("distance" if found.kind in SCORE_POSITIONS else "position")
-        axis.set_xlabel({"rotary": "plane", "alibi": "head", "relative_bias": "head"}.get(found.kind, "dimension"))
-        axis.set_title(
-            f"Positions: {found.kind} ({what.get(found.kind, 'vector added at each position')})", fontsize=10
+        axis.set_ylabel(label("distance" if found.kind in SCORE_POSITIONS else "position"))
+        axis.set_xlabel(
+            label({"rotary": "plane", "alibi": "head", "relative_bias": "head"}.get(found.kind, "dimension"))
         )
+        axis.set_title(label(POSITION_TITLES[found.kind]), fontsize=10)
         axis.xaxis.get_major_locator().set_params(integer=True)
         if found.kind == "relative":
             axis.set_yticks(range(0, len(found.rows), 4), found.rows[::4])
@@ -94,25 +106,26 @@ def draw_positions(snapshot: Snapshot, path: Path) -> Path:
 
 def draw_residual(snapshot: Snapshot, path: Path) -> Path:
     """Draw the norms of the residual stream, and of what each part adds to it."""
-    lines = (("x", "stream", "#1f5fa8"), ("attention", "attention adds", "#d08a2e"))
-    lines += (("cross", "cross-attention adds", "#8a5bb0"), ("feedforward", "feed-forward adds", "#3f9463"))  # type: ignore[assignment]
     with saved_figure(path, (5.4 * len(snapshot.streams), 3.6), columns=len(snapshot.streams)) as (figure, axes):
         for axis, (name, stream) in zip(np.atleast_1d(axes), snapshot.streams.items(), strict=True):
-            for key, text, color in lines:
+            for key, text, color in STREAM_LINES:
                 norms = getattr(stream, key)
                 if norms is not None:
                     middle, low, high = (norms.quantile(share, dim=1).numpy() for share in (0.5, 0.0, 1.0))
                     x = np.arange(len(middle)) + (0 if key == "x" else 1)
                     axis.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
-                    axis.plot(x, middle, color=color, marker="o", markersize=3, linewidth=1.4, label=text)
+                    axis.plot(x, middle, color=color, marker="o", markersize=3, linewidth=1.4, label=label(text))
             if max(float(stream.x.max()), 1e-9) > 50 * float(stream.x.median()):
                 axis.set_yscale("log")
             depth = len(stream.x) - 1
-            axis.set(title=name, xlabel="after block (0: embedding)", ylabel="norm ‖x‖")
-            axis.set_xticks(range(0, depth + 1, 1 + depth // 12))
+            axis.set(title=label(name), xlabel=label("after block (x₀: embedding)"), ylabel=label("norm ‖x‖"))
+            shown = range(0, depth + 1, 1 + depth // 12)
+            axis.set_xticks(shown, ["x₀", *(str(place - 1) for place in shown[1:])])
             axis.grid(color="#e3e8ee", linewidth=0.6)
             axis.legend(frameon=False, fontsize=8)
-        figure.suptitle("Residual stream: median over the positions, and range from minimum to maximum", fontsize=10)
+        figure.suptitle(
+            label("Residual stream: median over the positions, and range from minimum to maximum"), fontsize=10
+        )
     return path
 
 
@@ -139,10 +152,10 @@ def draw_lens(snapshot: Snapshot, path: Path, *, max_tokens: int = 32) -> Path:
         axis.set_xticks(
             range(sure.shape[1]), [axis_label(name, 11) for name in found.rows[start:]], rotation=45, ha="right"
         )
-        axis.set_yticks(range(len(layers)), ["embedding", *map(str, range(len(layers) - 1))])
-        axis.set(xlabel="input token", ylabel="block")
-        axis.set_title("Logit lens: the prediction of each layer", fontsize=10)
-        add_colorbar(figure, image, axis, text="probability")
+        axis.set_yticks(range(len(layers)), [label("embedding"), *map(str, range(len(layers) - 1))])
+        axis.set(xlabel=label("input token"), ylabel=label("after block"))
+        axis.set_title(label("Logit lens: the prediction of each layer"), fontsize=10)
+        add_colorbar(figure, image, axis, text=label("probability"))
     return path
 
 
@@ -183,4 +196,4 @@ def _draw_candidates(axis: Any, word: PredictedToken, columns: Sequence[str], sn
         )
     axis.set_title(axis_label(word.name or snapshot.tokens[word.place][1] + " → ?", 18), fontsize=9)
     looked = [f"{axis_label(columns[column], 14)} {format_percent(weight)}" for column, weight in word.looked]
-    axis.set_xlabel("attends to " + wrap_parts(looked, WORD_INCHES - 0.9, 7.0), fontsize=7)
+    axis.set_xlabel(label("attends to {0}", wrap_parts(looked, WORD_INCHES - 0.9, 7.0)), fontsize=7)

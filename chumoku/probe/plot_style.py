@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import unicodedata
@@ -20,6 +21,8 @@ import numpy as np
 from matplotlib import font_manager
 from torch import Tensor
 
+from chumoku.messages import FIGURES, from_table
+
 INK, PAPER, GRID = "#1c2733", "#ffffff", "#e3e8ee"
 MAX_INCHES = 40.0  # of a map
 SMALLEST_FONT, POINTS_PER_INCH = 5.0, 30.0  # of labels: the font size, and that which fits a cell of one inch
@@ -36,7 +39,7 @@ def draw_attention_maps(
 ) -> Path:
     """Draw one attention map per head from weights [H, T, S]: a row per query, a column per key, darker is larger."""
     heads = len(weights)
-    titles = titles or [f"head {head}" for head in range(heads)]
+    titles = titles or [label("head {0}", head) for head in range(heads)]
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
     cell = cell_inches(max(down * len(queries), across * len(keys)))
@@ -54,18 +57,19 @@ def draw_attention_maps(
             image = axis.imshow(head.float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
             axis.set_title(name, fontsize=9)
             label_map(axis, queries, keys, cell)
-        figure.colorbar(image, ax=axes, shrink=0.6, label="weight")
+        figure.colorbar(image, ax=axes, shrink=0.6, label=label("weight"))
         figure.suptitle(title, fontsize=11)
     return path
 
 
 def draw_loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str, unit: str = "tokens") -> Path:
     """Draw training and validation loss over steps, from the rows of a metrics file; the loss is a mean over `unit`."""
+    noun = unit.removesuffix("s")
     with plt.rc_context(plot_style()):
         figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
         for key, name, color, marker, below in (
-            ("loss", "training", "#9db8d2", "", -12),
-            ("validation_loss", "validation", "#b23a48", "o", 4),
+            ("loss", label("training"), "#9db8d2", "", -12),
+            ("validation_loss", label("validation"), "#b23a48", "o", 4),
         ):
             points = [(line["step"], line[key]) for line in metrics if line.get(key) is not None]
             if points:
@@ -75,8 +79,8 @@ def draw_loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str, unit
                 axis.annotate(
                     f"{points[-1][1]:.3f}", points[-1], xytext=(4, below), textcoords="offset points", color=color
                 )
-        axis.set_xlabel("step")
-        axis.set_ylabel(f"loss (nats per {unit.removesuffix('s')})")
+        axis.set_xlabel(label("step"))
+        axis.set_ylabel(label("loss (nats per {0})", label(noun)))
         axis.grid(color="#e3e8ee", linewidth=0.6)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
@@ -90,14 +94,8 @@ def draw_loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str, unit
 
 def plot_style() -> dict[Any, Any]:
     """Matplotlib settings for all plots; uses the Japanese font of the extra `ja` if it is installed."""
-    fonts = ["DejaVu Sans"]
-    found = importlib.util.find_spec("matplotlib_fontja")
-    if found is not None and found.submodule_search_locations:
-        for file in Path(found.submodule_search_locations[0]).rglob("*.ttf"):
-            font_manager.fontManager.addfont(str(file))
-            fonts.insert(0, font_manager.FontProperties(fname=str(file)).get_name())
     return {
-        "font.family": fonts,
+        "font.family": [*japanese_fonts(), "DejaVu Sans"],
         "text.color": INK,
         "axes.labelcolor": INK,
         "xtick.color": INK,
@@ -108,6 +106,26 @@ def plot_style() -> dict[Any, Any]:
         "ytick.major.size": 0,
         "figure.facecolor": PAPER,
     }
+
+
+@functools.cache
+def japanese_fonts() -> tuple[str, ...]:
+    """The names of the fonts of the extra `ja`, which matplotlib can use from now on; none if it is not installed."""
+    found = importlib.util.find_spec("matplotlib_fontja")
+    if found is None or not found.submodule_search_locations:
+        return ()
+    files = sorted(map(str, Path(found.submodule_search_locations[0]).rglob("*.ttf")))
+    for file in files:
+        font_manager.fontManager.addfont(file)
+    return tuple(font_manager.FontProperties(fname=file).get_name() for file in files)
+
+
+def label(text: str, *values: object) -> str:
+    """A title, axis or legend of a figure in the language of the command line; {0}, {1} … are replaced by the values.
+
+    Without a Japanese font it stays English.
+    """
+    return (from_table(text, FIGURES) if japanese_fonts() else text).format(*values)
 
 
 @contextmanager
@@ -183,8 +201,8 @@ def label_map(axis: Any, rows: Sequence[str], columns: Sequence[str], cell: floa
     axis.set_yticks(shown[0], [axis_label(rows[place]) for place in shown[0]], fontsize=size)
     axis.set_xticks(shown[1], [axis_label(columns[place]) for place in shown[1]], fontsize=size)
     rotated = labels_to_rotate([columns[place] for place in shown[1]])
-    for label, is_rotated in zip(axis.get_xticklabels(), rotated, strict=True):
-        label.set_rotation(90 if is_rotated else 0)
+    for name, is_rotated in zip(axis.get_xticklabels(), rotated, strict=True):
+        name.set_rotation(90 if is_rotated else 0)
 
 
 def labels_to_rotate(names: Sequence[str]) -> list[bool]:

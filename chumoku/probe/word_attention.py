@@ -19,6 +19,7 @@ from chumoku.text import japanese
 from chumoku.text.tokenizer import Tokenizer
 
 WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
+END = "(end)"  # the name of the tokens that end a text
 JAPANESE = 0.1  # share of kana and kanji in a Japanese text
 REPLACEMENT = "\ufffd"  # decoded from the first bytes of a character
 
@@ -68,5 +69,5 @@ def merge_tokens(weights: Tensor, rows: Sequence[Word], columns: Sequence[Word])
 
 def _text_of(tokenizer: Tokenizer, tokens: list[int]) -> str:
     if tokens == tokenizer.roles.end_tokens:
-        return "(end)"
+        return END
     return tokenizer.decode(tokens).strip() or tokenizer.token(tokens[0])

@@ -21,6 +21,7 @@ from quote import DocsError
 import chumoku
 from chumoku.cli.demo import SHIPPED, attention_between_words
 from chumoku.errors import ChumokuError
+from chumoku.messages import use_language
 from chumoku.probe.plot_style import draw_attention_maps
 from chumoku.web.chromium import open_chromium
 
@@ -65,9 +66,11 @@ def draw_pages() -> None:
 
 
 def draw_attention() -> None:
-    """Draw the attention of a translation, with a title in each language."""
-    _, names, keys, weights = attention_between_words(chumoku.load(SHIPPED), LONG)
+    """Draw the attention of a translation in each language."""
+    pipeline = chumoku.load(SHIPPED)
     for language, (title, subtitle) in TITLES.items():
+        use_language(language)
+        _, names, keys, weights = attention_between_words(pipeline, LONG)
         draw_attention_maps(
             weights[None],
             queries=names,
