@@ -88,7 +88,11 @@ def test_look_page_answers_pointer_and_keys(folders: dict[str, Path], tmp_path: 
         assert page.evaluate("document.querySelector('.map-canvas').toDataURL()") != single
         page.locator(".lens-table td[data-layer='0'][data-place='0']").focus()
         page.keyboard.press("ArrowRight")
-        assert "After layer 0, at x" in page.locator(".lens-best").inner_text()
+        assert "After the embedding, at x" in page.locator(".lens-best").inner_text()
+        page.keyboard.press("ArrowUp")
+        assert "After layer 0, at x" in page.locator(".lens-best").inner_text(), "as in decoder.blocks.0"
+        blocks = page.locator(".curves").first.locator(".tick.middle").all_text_contents()
+        assert blocks == ["x₀", "0", "1"]
         assert log.messages == []
 
 

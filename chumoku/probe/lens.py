@@ -1,6 +1,6 @@
 """Logit lens: the prediction of each layer, if it were the last (nostalgebraist, 2020).
 
-    logits_l = head(norm(x_l))      x_0 is the embedding, x_l the output of block l; logits_L are the model's own
+    logits_l = head(norm(x_l))      x_0 is the embedding, x_{l+1} the output of block l; logits_L are the model's own
 
 Post-norm models have no final norm, so there x_l goes directly into the head. The lens needs a head over the
 vocabulary: it works for decoders, for encoder-decoders, and for encoders with a masked-token head.

@@ -3,7 +3,7 @@
 //   lineChart({ lines: [{ name, points: [[x, y, title?] …], kind, band?: [[x, low, high] …] }], log, width, height, label })
 //
 // Where y is NaN, the line is interrupted and a cross is drawn at the bottom; a point without neighbors is a dot.
-// `log`: a logarithmic y axis. `xWhole`: only whole numbers on the x axis.
+// `log`: a logarithmic y axis. `xWhole`: only whole numbers on the x axis. `xLabel`: the text of a tick there.
 import { svg } from "./dom.js";
 import { formatNumber } from "./format.js";
 
@@ -12,7 +12,7 @@ const RIGHT = 12;
 const TOP = 12;
 const BOTTOM = 38;
 
-export function lineChart({ lines, log = false, width = 640, height = 300, label = "", xs = null, ys = null, xName = "", xWhole = false, marks = [] }) {
+export function lineChart({ lines, log = false, width = 640, height = 300, label = "", xs = null, ys = null, xName = "", xWhole = false, xLabel = (value) => formatNumber(value, 4), marks = [] }) {
   const ends = ({ points, band = [] }) => [...points, ...band, ...band.map(([at, , top]) => [at, top])];
   const finite = lines.flatMap(ends).filter(([, y]) => Number.isFinite(y) && (!log || y > 0));
   const [left, right] = xs ?? range(finite.map(([x]) => x));
@@ -27,7 +27,7 @@ export function lineChart({ lines, log = false, width = 640, height = 300, label
   }
   const count = width < 480 ? 4 : 7;
   for (const value of ticks(left, right, xWhole ? Math.min(count, right - left) : count))
-    chart.append(svg("text", { x: x(value), y: height - BOTTOM + 17, class: "tick middle" }, formatNumber(value, 4)));
+    chart.append(svg("text", { x: x(value), y: height - BOTTOM + 17, class: "tick middle" }, xLabel(value)));
   if (xName) chart.append(svg("text", { x: width - RIGHT, y: height - 1, class: "tick end" }, xName));
   for (const value of marks) chart.append(svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height - BOTTOM, class: "mark" }));
   for (const line of lines) chart.append(...drawLine(line, x, y, { log, bottom: height - BOTTOM }));

@@ -18,8 +18,9 @@ export function makeLens(t) {
     const places = look.tokens.map(([, name], at) => el("th", { scope: "col", class: at < look.first ? "given" : null }, name));
     const head = el("tr", {}, el("th", { scope: "col", t: "look_layer" }), ...places);
     const body = el("tbody");
+    // The first row is the embedding, so the row after block 0, as addresses count them, is row 1.
     look.lens.forEach((row, layer) => {
-      const name = el("th", { scope: "row", class: "numbers" }, layer ? String(layer) : "x₀");
+      const name = el("th", { scope: "row", class: "numbers" }, layer ? String(layer - 1) : "x₀");
       body.prepend(el("tr", {}, name, ...row.map((place, at) => cell(place, layer, at))));
     });
     const table = el("table", { class: "lens-table" }, el("thead", {}, head), body);
@@ -53,7 +54,8 @@ export function makeLens(t) {
     at.classList.add("at");
     const [layer, place] = [Number(at.dataset.layer), Number(at.dataset.place)];
     const rows = shown.lens[layer][place].map(([name, value]) => ({ name, share: toNumber(value), label: percent(toNumber(value)), strong: true }));
-    best.replaceChildren(el("h3", { class: "numbers" }, t("look_lens_at", { layer, token: shown.tokens[place][1] })), bars(rows));
+    const after = layer ? t("look_patch_layer", { layer: layer - 1 }) : t("look_patch_embedding");
+    best.replaceChildren(el("h3", { class: "numbers" }, t("look_lens_at", { after, token: shown.tokens[place][1] })), bars(rows));
   }
 
   function moveFocus(event) {

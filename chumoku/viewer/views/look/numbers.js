@@ -8,6 +8,9 @@ import { stack } from "./vectors.js";
 const KINDS = { x: "first", attention: "fourth", cross: "second", feedforward: "third" }; // part → color of its curve
 const LOG_RATIO = 50; // largest norm / median norm, above which the axis is logarithmic
 
+/** The number of the block after which the stream has passed `at` blocks; x₀ is the embedding. */
+const blockName = (at) => (at ? String(at - 1) : "x₀");
+
 /** → { root, show(look) }; openMap(key, layer, head) is called when a head's entropy is pressed. */
 export function makeNumbers(t, openMap) {
   const entropies = el("div", { class: "side-by-side" });
@@ -53,7 +56,7 @@ export function makeNumbers(t, openMap) {
     const lines = Object.entries(parts).map(([part, layers]) => {
       const first = part === "x" ? 0 : 1; // the stream begins with the embedding
       const rows = layers.map((three, at) => [at + first, ...three.map(toNumber)]);
-      const title = ([at, low, middle, high]) => `${t(`look_part_${part}`)} ${at}: ${formatNumber(middle)} (${formatNumber(low)} – ${formatNumber(high)})`;
+      const title = ([at, low, middle, high]) => `${t(`look_part_${part}`)} ${blockName(at)}: ${formatNumber(middle)} (${formatNumber(low)} – ${formatNumber(high)})`;
       const points = rows.map((row) => [row[0], row[2], title(row)]);
       return { points, band: rows.map(([at, low, , high]) => [at, low, high]), kind: KINDS[part], dots: true };
     });
@@ -62,7 +65,7 @@ export function makeNumbers(t, openMap) {
     const log = largest > LOG_RATIO * medians[medians.length >> 1];
     const names = Object.keys(parts).map((part) => el("span", { class: `curve-name ${KINDS[part]}` }, `● ${t(`look_part_${part}`)}`));
     const caption = el("figcaption", {}, t(`look_kind_${name}`) + (log ? t("look_log") : ""), ...names);
-    return el("figure", {}, caption, lineChart({ lines, log, width: 540, label: t("look_streams"), xName: t("look_layer"), xWhole: true }));
+    return el("figure", {}, caption, lineChart({ lines, log, width: 540, label: t("look_streams"), xName: t("look_layer"), xWhole: true, xLabel: blockName }));
   }
 
   return { root, show };
