@@ -112,9 +112,13 @@ def test_long_chat_leaves_out_its_first_messages(browser: Any, server: FakeServe
     assert f"The {14 - len(sent)} oldest messages" in page.text_content(".talk .cut")
 
 
-def test_model_without_chat_template_completes(browser: Any, server: FakeServer) -> None:
-    page = visit(browser, server.url, hash="#/chat").page
+def test_page_opens_on_chat_without_a_translator_and_a_model_without_template_completes(
+    browser: Any, server: FakeServer
+) -> None:
+    server.models = [one for one in server.models if one["kind"] == "decoder"]
+    page = visit(browser, server.url).page
     page.wait_for_selector("#ch-draft")
+    assert page.text_content("nav a[aria-current]") == "Chat"
     page.select_option("#model", "writer")
     page.wait_for_selector("#ch-prompt")
     assert page.is_disabled("[data-mode=chat]")

@@ -7,7 +7,7 @@
 // context = { api, t, language, onLanguage, models, model, onModel, theme: { now, onChange }, notice, storedValue }.
 //
 // A back end (of the served page: main.js; of a page that needs no server: ../in_page/main.js) is
-//   { views,                                         their names; the first is the default
+//   { views,                                         their names; the first that one of the models can do is the default
 //     connect({ onState, onUnknownModel, restart })  → { api, check }; states are "ok" or the key of a text
 //     loadView(name),                                → a promise of the view's module, with its style sheets loaded
 //     enableStyles(names) }                          enables these style sheets of views and no others
@@ -37,7 +37,7 @@ export function startApp(given) {
   connection = backEnd.connect({ onState: showState, onUnknownModel: () => reloadModels(false), restart: start });
   const { setTheme } = startSwitches((theme) => [...themeListeners].forEach((callback) => callback(theme)));
   followTheme(setTheme);
-  onLanguage(() => (document.title = `${t(viewInAddress())} · chumoku`));
+  onLanguage(() => (document.title = `${t(shown?.name ?? backEnd.views[0])} · chumoku`));
   addEventListener("hashchange", show);
   start();
 }
@@ -45,12 +45,22 @@ export function startApp(given) {
 // ---- the views ----
 function viewInAddress() {
   const name = addressedView();
-  return backEnd.views.includes(name) ? name : backEnd.views[0];
+  return backEnd.views.includes(name) ? name : null;
+}
+
+/** The first view that works with one of the models, or that cannot be loaded: then it says so. */
+async function defaultView() {
+  for (const name of models.length ? backEnd.views : []) {
+    const module = await backEnd.loadView(name).catch(() => null);
+    if (!module?.accepts || models.some((one) => module.accepts(one))) return name;
+  }
+  return backEnd.views[0];
 }
 
 async function show() {
-  const name = viewInAddress();
   const load = ++loadCount;
+  const name = viewInAddress() ?? (await defaultView());
+  if (load !== loadCount) return;
   for (const link of byId("views").children) {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -117,7 +127,7 @@ function showText(where, sentence) {
 
 // ---- the models ----
 async function start() {
-  backEnd.loadView(viewInAddress()).catch(() => {}); // loads in parallel with the models; `show` reports errors
+  backEnd.loadView(viewInAddress() ?? backEnd.views[0]).catch(() => {}); // loads in parallel with the models; `show` reports errors
   try {
     models = (await connection.api.get("/v1/models")).data;
   } catch (error) {
