@@ -10,15 +10,27 @@ from pathlib import Path
 from chumoku import lora
 from chumoku.errors import UsageError
 from chumoku.weights.formats.hub import HUB
-from chumoku.weights.identify_model import ADAPTER_CONFIG, CONFIG, exists, identify_model, local_path
+from chumoku.weights.identify_model import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    IN_RUN,
+    check_run_has_model,
+    exists,
+    identify_model,
+    local_path,
+)
 
 
 def resolve_run(path: Path | str) -> Path | str:
-    """The model folder of a run: last/, or best/ while the run is not finished. Other paths are returned unchanged."""
+    """The model or adapter of a run: last/, or best/ while the run is not finished. Other paths are returned unchanged.
+
+    Raises an error for a run that has neither yet.
+    """
     folder = Path(path)
     if exists(folder / CONFIG) or is_adapter(folder):
         return path
-    inner = (folder / name for name in ("last", "best"))
+    check_run_has_model(folder)
+    inner = (folder / name for name in IN_RUN)
     return next((one for one in inner if exists(one / CONFIG) or is_adapter(one)), path)
 
 

@@ -114,6 +114,9 @@ def test_a_run_without_a_model_says_how_to_go_on(ask: Ask, tmp_path: Path) -> No
         (run / "checkpoints" / name).mkdir()
     with pytest.raises(UsageError, match=f"{command}. Or give its newest checkpoint, {run}/checkpoints/step-00001000."):
         chumoku.load(run)
+    ended = ask("generate", "ja-en", "ab", "--adapter", str(run))
+    assert ended.code == 2
+    assert f"newest checkpoint, {run}/checkpoints/step-00001000." in ended.err
 
 
 def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:

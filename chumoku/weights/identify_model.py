@@ -17,6 +17,7 @@ from chumoku.weights.formats.hub import HUB, download
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
+IN_RUN = ("last", "best")  # in a run's folder: its models, the one to use first
 GGUF, ZIP, PICKLE_START = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][^\0]")
 PICKLE_SUFFIXES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 Kind = Literal["bundle", "transformers", "gguf", "llama2.c"]
@@ -64,20 +65,22 @@ def _identify_folder(folder: Path) -> Kind:
         return "bundle"
     if (folder / CONFIG).is_file():
         return "transformers"
-    inner = next((folder / name for name in ("last", "best") if (folder / name).is_dir()), None)
-    if inner is None and (folder / RECIPE_FILE).is_file():
-        raise _no_model_yet(folder)
+    check_run_has_model(folder)
+    inner = next((folder / name for name in IN_RUN if (folder / name).is_dir()), None)
     files = sorted(folder.glob("*.gguf"))
     guess = inner or next(iter(files), None)
     hint = f"Give {ACCEPTED}." if guess is None else f"Did you mean {guess}?"
     raise UsageError(f"{folder} is not a model: it has no {CONFIG}. {hint}")
 
 
-def _no_model_yet(run: Path) -> UsageError:
+def check_run_has_model(run: Path) -> None:
+    """Raise an error if the folder is a training run that has no model yet; name its newest checkpoint."""
+    if not exists(run / RECIPE_FILE) or any(exists(run / name) for name in IN_RUN):
+        return
     checkpoints = (path for path in (run / "checkpoints").glob("step-*") if path.name[5:].isdecimal())
     newest = max(checkpoints, default=None)
     way_out = "" if newest is None else f" Or give its newest checkpoint, {newest}."
-    return UsageError(
+    raise UsageError(
         f"{run} is a training run that has no model yet: it has no last/ and no best/. Continue it with "
         f"chumoku train {run} --resume.{way_out}"
     )
