@@ -273,6 +273,8 @@ def test_average_skips_damaged_checkpoints(run: Run, tmp_path: Path) -> None:
     log = ConsoleLog()
     assert run(resume=True, log=log, train={"average_checkpoints": 3}).finished
     assert "The mean of the last 2 checkpoints" in log.text
+    assert "It is finished; raise train.steps to continue." in log.text
+    assert "steps 38 to 37" not in log.text
 
 
 def test_resume_with_fewer_steps_is_refused(run: Run, finished_run: Path) -> None:
@@ -615,7 +617,10 @@ def test_early_stopping(run: Run, tmp_path: Path) -> None:
     assert trained.step < 90
     assert min(judged) == judged[-3] < min(judged[-2:])
     assert trained.last.is_dir()
-    assert run(resume=True, train=PATIENT, **EARLY).step == trained.step, "it stays stopped"
+    log = ConsoleLog()
+    assert run(resume=True, log=log, train=PATIENT, **EARLY).step == trained.step, "it stays stopped"
+    assert "It stopped early and is finished; raise train.patience to continue." in log.text
+    assert "to 90" not in log.text
     assert run(resume=True, train={**PATIENT, "patience": 5}, **EARLY).step > trained.step
 
 

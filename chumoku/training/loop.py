@@ -129,7 +129,7 @@ class Run:
     def save_if_due(self) -> bool:
         """Save a checkpoint if this step needs one; returns whether it was the last step."""
         settings, state = self.recipe.train, self.state
-        last = state.step == settings.steps or state.out_of_patience(settings)
+        last = state.is_last(settings)
         if last or state.step % settings.save_every == 0:
             self.save(final=last)
         return last

@@ -59,6 +59,8 @@ def resume_from_checkpoint(run: Run) -> None:
     vars(run.state).update(vars(state))
     if state.step == run.recipe.train.steps:
         run.log.info(f"Resumed from {path}. It is finished; raise train.steps to continue.")
+    elif state.out_of_patience(run.recipe.train):
+        run.log.info(f"Resumed from {path}. It stopped early and is finished; raise train.patience to continue.")
     else:
         run.log.info(f"Resumed from {path}.")
 

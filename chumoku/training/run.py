@@ -181,7 +181,8 @@ def start_run(run: Run, *, resume: bool) -> None:
         for line in find_changed_settings(folder / RECIPE_FILE, recipe) if resume else ():
             log.info(f"Changed since the last run: {line}.")
         (folder / RECIPE_FILE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
-    log.info(_describe_run(run))
+    if not run.state.is_last(recipe.train):
+        log.info(_describe_run(run))
     log.open(run.state)
 
 

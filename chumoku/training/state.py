@@ -28,6 +28,10 @@ class State:
         last = self.step == settings.steps
         return self.judged < self.step and (last or self.step % settings.validate_every == 0)
 
+    def is_last(self, settings: TrainSettings) -> bool:
+        """Whether no step is left to train."""
+        return self.step == settings.steps or self.out_of_patience(settings)
+
     def out_of_patience(self, settings: TrainSettings) -> bool:
         """Whether train.patience validations have passed without a new best."""
         return settings.patience is not None and self.waited >= settings.patience
