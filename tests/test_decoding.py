@@ -511,11 +511,16 @@ def test_engines_stay_small_for_different_lengths(letters: Tokenizer, monkeypatc
 
     for module in (beam_module, translate_module, generate_module):
         monkeypatch.setattr(module, "open_engine", opened)
-    texts = [*TEXTS, "a" * 20]
+    texts = [*TEXTS, "lazy? fox!", "a" * 20]
     options = {"source_tokenizer": letters, "tokenizer": letters, "beam": 3, "batch_tokens": 60}
     model = translator(letters)
-    whole = translate(model, texts, **options)
+    reports: list[tuple[int | None, int | None]] = []
+    whole = translate(model, texts, **options, progress=lambda _, done, total, unit: reports.append((done, total)))
     assert len(sizes) == 1, "usually one engine does"
+    assert {total for _, total in reports} == {len(texts)}, "texts, though some have two sentences"
+    assert len(reports) > 1
+    assert reports == sorted(reports)
+    assert reports[-1] == (len(texts), len(texts))
     sizes.clear()
     monkeypatch.setattr(translate_module, "SPARE_FACTOR", 4)
     assert translate(model, texts, **options) == whole

@@ -12,7 +12,8 @@ tokens of languages are those of `text.languages`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ from chumoku.text.progress import Progress, silent
 from chumoku.text.sentences import join_sentences, split_sentences
 from chumoku.text.tokenizer import Tokenizer
 
+OnFinished = Callable[[Sequence[int]], None]
 BATCH_TOKENS = 4096
 SPARE_FACTOR = 32  # a shared engine may have this many times the positions that a batch fills
 
@@ -100,10 +102,28 @@ def translate(
         min_new_tokens=min_new_tokens,
         batch_tokens=batch_tokens,
         engine=engine,
-        progress=progress,
+        on_finished=count_finished_texts(numbers, sources, len(texts), progress),
     )
     outputs = iter(tokenizer.decode_batch([row[0].tokens if row else [] for row in found]))
     return Translations([join_translations([next(outputs) for _ in part], part) for part in parts], texts)
+
+
+def count_finished_texts(
+    numbers: Sequence[int], sources: Sequence[Sequence[int]], total: int, progress: Progress
+) -> OnFinished:
+    """A function to call with finished sentences, which reports how many of the `total` texts are finished.
+
+    numbers     the text that each sentence is a part of
+    sources     the tokens of each sentence; one without tokens needs no translation
+    """
+    unfinished = Counter(number for number, source in zip(numbers, sources, strict=True) if source)
+
+    def report(finished: Sequence[int]) -> None:
+        unfinished.subtract(numbers[sentence] for sentence in finished)
+        done = total - sum(map(bool, unfinished.values()))
+        progress("translating", done, total, unit="texts")
+
+    return report
 
 
 class SourceSentence(NamedTuple):
@@ -148,11 +168,12 @@ def hypotheses(
     engine: Engine | None = None,
     still_wanted: StillWanted | None = None,
     tree: Tree | None = None,
-    progress: Progress = silent,
+    on_finished: OnFinished = lambda numbers: None,
 ) -> list[list[Hypothesis]]:
     """The `best` translations of each source, as tokens; none for an empty source or one that is no longer wanted.
 
     begin       the tokens that a translation begins with; by default the tokenizer's begin token
+    on_finished    called after each batch with the numbers of its sources
     """
     first, end = begin_and_end(tokenizer)
     begin = begin or [first]
@@ -165,7 +186,6 @@ def hypotheses(
         lengths = [len(begin) - 1 + each for each in limits]
         engine = shared_engine(model, groups, lengths, beam=beam, batch_tokens=batch_tokens)
     found: list[list[Hypothesis]] = [[] for _ in sources]
-    done = 0
     for numbers in groups:
         some = [torch.tensor(sources[number]) for number in numbers]
         rows = search(
@@ -186,8 +206,7 @@ def hypotheses(
         )
         for number, row in zip(numbers, rows, strict=True):
             found[number] = row
-        done += len(numbers)
-        progress("translating", done, len(sources), "sentences")
+        on_finished(numbers)
     return found
 
 
