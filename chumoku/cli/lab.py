@@ -58,11 +58,12 @@ def run(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="A tenth of the work, about two minutes; claims that need training are not judged."
+            "--quick",
+            help="A tenth of the work, about a minute on two cores; claims that need training are not judged.",
         ),
     ] = False,
     budget: Annotated[
-        float | None, typer.Option(help="Amount of work; 1 takes 15 minutes on two cores for all claims.")
+        float | None, typer.Option(help="Amount of work; 1 takes four to seven minutes on two cores for all claims.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -127,7 +128,9 @@ def parse_budget(quick: bool, scale: float | None) -> Budget:
     if scale is None:
         return Budget()
     if not 0.01 <= scale <= MAX_BUDGET:
-        raise UsageError(f"--budget is {scale:g}, but must be between 0.01 and {MAX_BUDGET:g}; 1 takes 15 minutes.")
+        raise UsageError(
+            f"--budget is {scale:g}, but must be between 0.01 and {MAX_BUDGET:g}, where 1 is the normal amount."
+        )
     return Budget(scale, seeds=2 if scale < 0.5 else 3 if scale < 2 else 5)
 
 

@@ -6,14 +6,14 @@ export const styles = ["views/lab/lab.css"];
 export const strings = {
   en: {
     lab_title: "The notes, executed",
-    lab_none: "There is no report yet. Create one with one of these commands. The full run takes about 15 minutes on two cores, --quick about 2 minutes.",
+    lab_none: "There is no report yet. Create one with one of these commands. The full run takes four to seven minutes on two cores, --quick about one.",
     lab_quick: "This is the report of a short run (--quick), in which claims that need full training are not judged. `chumoku lab run all` judges them, and its report then appears here.",
     lab_again: "Check again",
     lab_open: "Open in a new tab",
   },
   ja: {
     lab_title: "ノートの内容を実験で確かめる",
-    lab_none: "レポートはまだありません。次のどちらかのコマンドで作成できます。2 コアで約 15 分、--quick を付けると約 2 分かかります。",
+    lab_none: "レポートはまだありません。次のどちらかのコマンドで作成できます。2 コアで 4〜7 分、--quick を付けると約 1 分かかります。",
     lab_quick: "短い実行（--quick）のレポートです。十分な学習が必要な主張は判定していません。`chumoku lab run all` を実行すると判定され、そのレポートがここに表示されます。",
     lab_again: "再確認",
     lab_open: "新しいタブで開く",
