@@ -76,3 +76,5 @@ def test_encoders_guess_and_translators_do_not(letters: Tokenizer) -> None:
         score_text(model_for(letters, "encoder-decoder"), ["a"], tokenizer=letters)
     with pytest.raises(UsageError, match="no token"):
         score_text(model_for(letters), [], tokenizer=letters)
+    with pytest.raises(UsageError, match="Every text is empty"):
+        score_text(model_for(letters), ["", ""], tokenizer=letters)

@@ -82,6 +82,8 @@ def summarize_losses(documents: Iterable[DocumentLoss], *, whole_text: bool) -> 
         size += document.bytes
     if not tokens:
         raise UsageError("This text has no token to predict. Give a text of two tokens or more.")
+    if whole_text and not size:
+        raise UsageError("Every text is empty, so there are no bits per byte. Give a text of one character or more.")
     loss = total / tokens
     bits = total / math.log(2) / size if whole_text else None
     return TextScore(loss, math.exp(min(loss, 700.0)), bits, tokens, size)
