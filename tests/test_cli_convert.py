@@ -119,8 +119,13 @@ def test_unrelated_files_are_kept(what: str, ask: Ask, tmp_path: Path) -> None:
 
 
 def test_a_page_is_complete_or_absent(ask: Ask, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chromium, "find_chromium", lambda: None)
     out = tmp_path / "small.html"
+    monkeypatch.setenv("CHUMOKU_CHROMIUM", str(tmp_path / "no-browser"))
+    result = ask("convert", "gpt2", str(out), "--to", "web")
+    assert result.code == 2
+    assert f"CHUMOKU_CHROMIUM is {tmp_path / 'no-browser'}, which is not a program. Set it" in result.err
+    assert list_names(tmp_path) == []
+    monkeypatch.setattr(chromium, "find_chromium", lambda: None)
     result = ask("convert", "gpt2", str(out), "--to", "web", "--json")
     assert result.code == 0
     report = json.loads(result.out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from web_models import (
@@ -21,6 +22,7 @@ from web_models import (
 
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
+from chumoku.web import build_wasm
 from chumoku.web.build_wasm import LIBRARY, hash_libraries, hash_sources, read_hashes
 from chumoku.web.container import write_container
 
@@ -116,6 +118,14 @@ def check(page: Any, config: ModelConfig, precision: str, seed: int) -> None:
 def test_library_is_compiled_from_the_current_sources() -> None:
     """After a change of the C++, `make wasm` compiles it for web pages, too."""
     assert read_hashes() == [hash_sources(), *hash_libraries()]
+
+
+def test_another_compiler_exits_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(build_wasm, "version", lambda _: "0.0.7")
+    with pytest.raises(SystemExit) as stopped:
+        build_wasm.main()
+    assert stopped.value.code == 2
+    assert "The package ziglang is 0.0.7" in capsys.readouterr().err
 
 
 def test_every_choice(browser: Any) -> None:

@@ -85,7 +85,8 @@ def run_compiler(arguments: Sequence[str]) -> None:
         raise ChumokuError(f"ziglang did not compile {SOURCE.name}:\n{done.stderr.decode('utf-8', 'replace')[:2000]}")
 
 
-def main() -> None:
+def compile_libraries() -> None:
+    """Compile both libraries and write their hashes."""
     with tempfile.TemporaryDirectory() as folder:
         compiled = {path: Path(folder) / path.name for path in LIBRARIES}
         for path, flags in LIBRARIES.items():
@@ -96,8 +97,14 @@ def main() -> None:
     HASHES.write_text("\n".join([hash_sources(), *hash_libraries(), ""]), encoding="ascii")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Compile the libraries; an error ends the process with its exit code."""
     try:
-        main()
+        compile_libraries()
     except ChumokuError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from chumoku.errors import MissingExtraError
+from chumoku.errors import MissingExtraError, UsageError
 
 # Chromium without a window system needs a third of the processor time of the whole browser.
 NAMES = (
@@ -31,8 +31,13 @@ FLAGS = (
 
 def find_chromium() -> str | None:
     """The path of Chromium, if it and playwright are installed; the variable CHUMOKU_CHROMIUM can name it."""
-    names = (os.environ.get("CHUMOKU_CHROMIUM"), *NAMES)
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    given = os.environ.get("CHUMOKU_CHROMIUM")
+    found = next((path for name in ([given] if given else NAMES) if (path := shutil.which(name))), None)
+    if given and found is None:
+        raise UsageError(
+            f"CHUMOKU_CHROMIUM is {given[:200]}, which is not a program. Set it to the path of Chromium, or unset it "
+            "to search for an installed one."
+        )
     return None if find_spec("playwright") is None else found
 
 

@@ -23,6 +23,7 @@ from chumoku.errors import MissingExtraError, UsageError
 from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.text.progress import Progress, silent
 from chumoku.training.example_sentences import examples_for
+from chumoku.web import chromium
 from chumoku.web.build_wasm import LIBRARY, THREADS_LIBRARY
 from chumoku.web.certificate import check_in_chromium, summarize
 from chumoku.web.checks import make_checks
@@ -68,6 +69,8 @@ def export_page(
     """
     out, precision = Path(os.path.abspath(out)), precision or PRECISIONS[0]
     check_arguments(out, precision)
+    if check:
+        chromium.find_chromium()  # a wrong CHUMOKU_CHROMIUM is an error before the page is made
     if isinstance(source, (str, Path)):
         check_outside(out, source)
     with incomplete_folder(out) as folder:
