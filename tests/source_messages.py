@@ -57,7 +57,18 @@ ELSEWHERE = (  # in both languages already, data, figures and pages, answers of 
 )
 ERRORS_ONLY = ("lab/", "data/grammar/")  # other texts are in both languages, or data
 NO_MESSAGES = {"Words", "label", "Field", "Argument", "Option", "Typer", "Literal", "compile", "_limit"}  # calls
-NO_MESSAGE_NAMES = {"IGNORED", "KNOWN", "OR_MODEL", "PRECISION", "ADAPTER", "TYPES", "TARGETS", "EXAMPLES", "SAMPLE"}
+NO_MESSAGE_NAMES = {
+    "IGNORED",
+    "KNOWN",
+    "OR_MODEL",
+    "PRECISION",
+    "ADAPTER",
+    "TYPES",
+    "TARGETS",
+    "EXAMPLES",
+    "SAMPLE",
+    "SILENCED",
+}
 NO_MESSAGE_FUNCTIONS = {"_card", "usage_example"}  # model cards, commands
 DRAWN_CALLS = {
     "set",

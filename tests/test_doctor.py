@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +195,17 @@ def test_crashing_check_is_a_finding() -> None:
     assert not report.findings[0].measured
     assert report.skipped == {"idle": "today is Sunday"}
     assert [done[2] for done in calls] == [None, "today is Sunday"]
+
+
+def test_the_warning_of_slow_bf16_is_not_shown_but_others_are() -> None:
+    def warn(_: Subject) -> Iterator[Finding]:
+        warnings.warn("mkldnn_matmul failed, switching to BLAS gemm:mkldnn_matmul: no bf16", stacklevel=2)
+        warnings.warn("mkldnn is odd", stacklevel=2)
+        yield from ()
+
+    with pytest.warns(UserWarning, match="mkldnn is odd") as shown:
+        examine(Subject(), checks=[Check("warns", "it warns", cheap=True, run=warn)])
+    assert [str(one.message) for one in shown] == ["mkldnn is odd"]
 
 
 def test_blocking_finding_skips_other_model_checks(subjects: Subjects) -> None:

@@ -45,6 +45,10 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.training.datasets import TrainingData
 
+SILENCED = (  # how warnings start that say nothing new to the user
+    "This model differs from its config",  # reported by the check of modules
+    "mkldnn_matmul failed, switching to BLAS gemm",  # bf16 on a processor without it: another kernel computes the same
+)
 QUICK_TOKENS = 100_000  # corpus tokens that the cheap checks read
 QUICK_PARAMETERS = 50_000_000  # of a model on a CPU whose passes the quick checks may run
 CHECKS: tuple[Check, ...] = (
@@ -129,7 +133,8 @@ def examine(
 def run_check(check: Check, subject: Subject) -> tuple[list[Finding], str | None]:
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This model differs from its config")  # reported by the check of modules
+            for message in SILENCED:
+                warnings.filterwarnings("ignore", message)
             return list(check.run(subject)), None
     except Skip as reason:
         return [], str(reason)
