@@ -106,6 +106,12 @@ def collect_messages() -> dict[str, str]:
     return found
 
 
+def string_constants(path: Path) -> set[str]:
+    """The texts in a source file, with docstrings and the fixed parts of f-strings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
 def collect_labels() -> tuple[set[str], list[str]]:
     """The texts that `label` translates in figures, and texts of axes, titles and legends that it does not translate.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from source_messages import collect_labels, collect_messages
+from source_messages import ROOT, collect_labels, collect_messages, string_constants
 
 from chumoku import messages
 from chumoku.compare.metrics import METRICS
@@ -14,6 +14,8 @@ from chumoku.probe.figures import STREAM_LINES
 from chumoku.probe.plot_style import label
 
 VALUE = re.compile(r"\{(\d+)\}")
+NARROW = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff][()]|[()][\u3001\u3002\u3040-\u30ff\u4e00-\u9fff]")  # beside Japanese
+TABLES = sorted((messages.FOLDER / "ja").glob("*.toml"))
 MESSAGES = collect_messages()
 EXACT, TEMPLATES = messages.read_templates()
 TRANSLATED = EXACT | {
@@ -42,6 +44,16 @@ def test_translations_are_japanese_and_keep_every_value() -> None:
     for english, japanese in TRANSLATED.items():
         assert set(VALUE.findall(japanese)) <= set(VALUE.findall(english)), english
         assert re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", japanese), english
+
+
+def test_japanese_has_wide_brackets() -> None:
+    """Also in texts that are written in both languages; those of lab/claims have Japanese words after English ones."""
+    texts = {f"{table.stem}: {ja}" for table in TABLES for ja in messages.read_table(table.stem).values()}
+    for path in (ROOT / "chumoku").rglob("*.py"):
+        if "claims" not in path.parts:
+            texts |= {f"{path}: {text}" for text in string_constants(path) if "\n" not in text}
+    found = [text for text in texts if NARROW.search(text.replace("()", "")) and "\\p{Han}" not in text]
+    assert not found, "not calls, nor a regular expression"
 
 
 def test_a_filled_message_finds_its_own_template() -> None:

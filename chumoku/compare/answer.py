@@ -81,7 +81,7 @@ def _pair(pair: PairVerdict, names: dict[str, str], metric: Metric) -> Words:
     if pair.verdict == "not judged":
         return Words(
             f"{first} and {second} are not judged: {seeds}.",
-            f"{first} と {second} は未判定です({pair.seeds} シード)。",
+            f"{first} と {second} は未判定です（{pair.seeds} シード）。",
         )
     better = pair.verdict == "better"
     if pair.interval is None:

@@ -21,7 +21,7 @@ from chumoku.evaluation.sequential import FIRST_LOOK, LAST_SHARE
 from chumoku.probe.bilingual import BASE_CSS, Words, bilingual, language_switch, render_bilingual_page
 
 EQUAL = {
-    "flops": Words("FLOPs of training", "学習の計算量(FLOPs)"),
+    "flops": Words("FLOPs of training", "学習の計算量（FLOPs）"),
     "parameters": Words("parameters", "パラメータ数"),
     "tokens": Words("training tokens", "学習トークン数"),
     "seconds": Words("seconds of training", "学習の秒数"),
@@ -151,7 +151,7 @@ def _judging(decision: Decision) -> tuple[Words, ...]:
             f"{decision.planned_seeds}: the look after the last seed spends {LAST_SHARE:.0%} of the allowed error, the "
             "others share the rest. Assumption: the differences of the seeds are independent and about Gaussian.",
             f"各組は対応のある t 検定で判定します。{first} シード目から {decision.planned_seeds} シード目まで、"
-            f"毎回見ても誤りの確率が保たれます(許す誤りの {LAST_SHARE:.0%} を最後に、残りをそれ以前に等分)。"
+            f"毎回見ても誤りの確率が保たれます（許す誤りの {LAST_SHARE:.0%} を最後に、残りをそれ以前に等分）。"
             "仮定: シードごとの差は独立で、ほぼ正規分布に従う。",
         ),
         Words(

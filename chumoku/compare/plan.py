@@ -160,7 +160,7 @@ def _compare_validation(arms: Sequence[PlannedArm], metric: str) -> list[Words]:
         return [
             Words(
                 "The arms are validated on different batches (lengths, rows or files differ); compare with care.",
-                "選択肢によって検証のバッチ(長さ、行数、ファイル)が異なります。比較には注意してください。",
+                "選択肢によって検証のバッチ（長さ、行数、ファイル）が異なります。比較には注意してください。",
             )
         ]
     return []

@@ -69,7 +69,7 @@ class Search:
         if best in (min(self.values), max(self.values)):
             return Words(
                 f"{arm}: the best learning rate, {self.rate(best):g}, is at the edge of those tried ({low} to {high}).",
-                f"{arm}: 最良の学習率 {self.rate(best):g} は、試した範囲({low} から {high})の端です。",
+                f"{arm}: 最良の学習率 {self.rate(best):g} は、試した範囲（{low} から {high}）の端です。",
             )
         return None
 

@@ -80,7 +80,7 @@ def _arm_cells(arm: Arm, name: str, comparison: Comparison) -> tuple[Words, ...]
         f"{max((run.peak_memory for run in runs), default=0) / 2**20:,.0f} MiB",
         f"{sum(run.seconds for run in runs):,.0f}",
     )
-    stopped = Words(f"{name} (stopped early)", f"{name}(早期に打ち切り)") if dropped else same(name)
+    stopped = Words(f"{name} (stopped early)", f"{name}（早期に打ち切り）") if dropped else same(name)
     return (stopped, *map(same, texts))
 
 
@@ -98,7 +98,7 @@ def pair_rows(comparison: Comparison, decision: Decision) -> Rows:
         Words("seeds", "シード"),
         Words("found with 80 %", "80 % で検出"),
     )
-    names, title = short_names(comparison), Words(f"Pairs (differences in {unit})", f"組(差の単位は {unit})")
+    names, title = short_names(comparison), Words(f"Pairs (differences in {unit})", f"組（差の単位は {unit}）")
     cells = tuple(_pair_cells(pair, names, decision) for pair in decision.pairs)
     return Rows(title, heads, cells, optional=(8, 6, 4, 5))
 

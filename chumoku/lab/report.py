@@ -274,7 +274,7 @@ def _footer(results: list[ResultAndFigure]) -> str:
     words = Words(
         f"Written by `chumoku lab` from {pluralize(len(results), 'result')} with a total computing time of "
         f"{pluralize(round(seconds), 'second')}. All numbers are in result.json next to each figure.",
-        f"`chumoku lab` が {len(results)} 件の結果(計算時間は合計 {seconds:,.0f} 秒)から作成しました。すべての数値は図"
-        "と同じ場所の result.json にあります。",
+        f"`chumoku lab` が {len(results)} 件の結果（計算時間は合計 {seconds:,.0f} 秒）から作成しました。すべての数値は"
+        "図と同じ場所の result.json にあります。",
     )
     return f"<footer>{_bilingual(words)}</footer>"

@@ -18,10 +18,10 @@ from chumoku.probe.bilingual import Words
 
 MOST_DIGITS = 6
 UNITS = {
-    "nats per token": "nats/トークン",
-    "nats per masked token": "nats/マスクされたトークン",
+    "nats per token": "nat/トークン",
+    "nats per masked token": "nat/マスクされたトークン",
     "chrF": "chrF",
-    "reciprocal rank": "(順位の逆数)",
+    "reciprocal rank": "（順位の逆数）",
 }
 PARTS = {REST: Words(REST, "埋め込みと出力")}
 
@@ -43,7 +43,7 @@ def answer(diff: ModelDiff) -> list[Words]:
         sentences.append(
             Words(
                 f"The models differ in shape ({keys}), so blocks and heads are not compared and not transplanted.",
-                f"モデルの形が異なるため({keys})、ブロックとヘッドの比較と移植は行いません。",
+                f"モデルの形が異なるため（{keys}）、ブロックとヘッドの比較と移植は行いません。",
             )
         )
     if diff.inside is not None:
@@ -122,7 +122,7 @@ def _transplants(diff: ModelDiff) -> Words:
     if found is None:
         return Words(
             f"No transplant of a single part has a sure effect on {pluralize(texts, 'text')} (Holm, 5 %).",
-            f"単独の部分の移植で確かな効果を持つものはありません({texts:,} 件、Holm、5 %)。",
+            f"単独の部分の移植で確かな効果を持つものはありません（{texts:,} 件、Holm、5 %）。",
         )
     host, donor = found.into, "A" if found.into == "B" else "B"
     part = PARTS.get(found.part, Words(found.part, found.part))

@@ -123,7 +123,7 @@ def _method(diff: ModelDiff) -> str:
                 f"correction over all {len(diff.transplants)} transplants (5 %). Effects of parts need not add up.",
                 "移植では、モデルの一つの部分をもう一方のものに、その精度のまま置き換え、同じエンジンで "
                 f"{diff.transplant_texts:,} 件を採点します。* は {len(diff.transplants)} 回の移植全体の Holm 補正後も確"
-                "かな効果(5 %)です。効果の和が全体の差になるとは限りません。",
+                "かな効果（5 %）です。効果の和が全体の差になるとは限りません。",
             )
         )
     items = "".join(f"<li>{bilingual(words)}</li>" for words in points)

@@ -30,7 +30,7 @@ CAPTIONS = {
     ),
     "blocks": Words(
         "Relative change of the weights of each block, and change of the residual stream after it (1 − cosine).",
-        "各ブロックの重みの相対変化と、その直後の残差ストリームの変化(1 − コサイン)。",
+        "各ブロックの重みの相対変化と、その直後の残差ストリームの変化（1 − コサイン）。",
     ),
 }
 Plot = Callable[[Any, Any, ModelDiff], None]

@@ -13,8 +13,8 @@ from chumoku.probe.bilingual import Words
 
 Cell = str | Words
 METRICS = {
-    "loss": "損失(nats/トークン)",
-    "loss of the references": "参照訳の損失(nats/トークン)",
+    "loss": "損失（nat/トークン）",
+    "loss of the references": "参照訳の損失（nat/トークン）",
     "mean chrF of the sentences": "文ごとの chrF の平均",
     "reciprocal rank": "順位の逆数の平均",
 }
@@ -100,7 +100,7 @@ def head_rows(diff: ModelDiff, most: int = 10) -> Rows | None:
     ]
     heads = (
         Words("head", "ヘッド"),
-        Words("pattern (total variation)", "アテンション(全変動距離)"),
+        Words("pattern (total variation)", "アテンション（全変動距離）"),
         Words("weights", "重み"),
     )
     return Rows(Words("Heads that changed most", "変化の大きいヘッド"), heads, cells)
