@@ -260,13 +260,36 @@ def quick_recipe(tmp_path: Path, optimizer: str) -> Any:
     )
 
 
-def test_dry_run_measures_a_sample(
+def test_dry_run_measures_a_batch_of_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch, "compile", None)
     monkeypatch.setattr(planning, "LONGEST", 1e9)
     planning.show(quick_recipe(tmp_path, "adamw"))
-    assert "(measured on a sample of 232 tokens, without torch.compile)" in capsys.readouterr().out
+    assert "(measured on a sample of 899 tokens, without torch.compile)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "activations", "timed"),
+    [(0.05, 2.0, 31), (0.11, 2.0, 18), (0.05, 0.5, 15), (0.7, 2.0, 8)],  # of a row, GiB of a batch → rows
+)
+def test_a_batch_that_takes_long_or_much_memory_is_measured_in_part(
+    seconds: float, activations: float, timed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Step:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def __call__(self, rows: int) -> tuple[float, float]:
+            return rows * seconds, 0.3
+
+    recipe = quick_recipe(tmp_path, "adamw")
+    stored = planning.count(recipe.config(8000), length=29, batch=31).activation_bytes
+    monkeypatch.setattr(planning, "TimedStep", Step)
+    monkeypatch.setattr(planning, "TIMED_BYTES", int(activations * stored))
+    monkeypatch.setattr(planning, "measure_matmul_flops", lambda device, dtype: 1e12)
+    found = planning.plan(recipe)
+    assert found["tokens_timed"] == timed * 29
+    assert found["seconds"] == pytest.approx(1000 * (31 * seconds + 0.3), rel=0.001), "of the whole batch"
 
 
 def test_dry_run_estimates_if_a_sample_takes_long(

@@ -5,6 +5,7 @@ arm 1, arm 2, …, arm 1, arm 2, …    →    the median of each arm's steps, w
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import statistics
@@ -16,7 +17,7 @@ from chumoku.compare.jobs import one_thread, write_json
 from chumoku.errors import DamagedError
 from chumoku.safe_files import read_json
 from chumoku.training.distributed import choose_device
-from chumoku.training.plan import make_timed_step
+from chumoku.training.plan import TimedStep
 from chumoku.training.recipe import Recipe
 
 TURNS = 8  # steps of each arm; the first only warms up
@@ -30,11 +31,12 @@ def measure_step_seconds(recipes: Mapping[str, Recipe], costs: Mapping[str, Cost
         for name, recipe in recipes.items():
             size: BatchSize = costs[name].batch
             rows = max(1, size.tokens // (size.length * recipe.train.gradient_accumulation))
-            steps[name] = make_timed_step(recipe, costs[name].config, device, rows=rows, length=size.length)
+            step = TimedStep(recipe, costs[name].config, device, length=size.length)
+            steps[name] = functools.partial(step, rows)
             times[name] = list[float]()
         for _ in range(TURNS):
-            for name, step in steps.items():
-                passes, update = step()
+            for name, run_step in steps.items():
+                passes, update = run_step()
                 times[name].append(passes * recipes[name].train.gradient_accumulation + update)
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 

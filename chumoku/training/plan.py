@@ -2,8 +2,9 @@
 
 time ≈ steps × (gradient_accumulation × tokens per batch × seconds per token + seconds per update)
 
-Both are measured on a small sample of random tokens, without torch.compile, which takes minutes to start; a compiled
-run is usually faster. If a sample would take too long (for example bf16 on a CPU without it), both are estimated:
+Both are measured on random tokens, without torch.compile, which takes minutes to start; a compiled run is usually
+faster. The tokens are a batch as in the recipe, or as many of its rows as a CPU trains in TIMED_SECONDS. If even a
+small sample would take too long (for example bf16 on a CPU without it), both are estimated:
 
 seconds = FLOPs / FLOP/s of the best matrix product
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,9 +51,10 @@ from chumoku.training.settings import LABEL_HEADS, TrainSettings
 from chumoku.training.vocabulary import VocabularySizes, vocabulary_sizes
 from chumoku.weights.open_model import load, read_model_config
 
-TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
-TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
-LONGEST = 4.0  # seconds; a longer sample is estimated instead
+FIRST_TOKENS = 256  # of the sample that tells how many rows a CPU can train in TIMED_SECONDS; at least one row
+TIMED_SECONDS = 2.0  # of a step on a CPU, about; no new measurement starts this long after the first
+TIMED_BYTES = 1 << 30  # of the activations of a step on a CPU
+LONGEST = 4.0  # seconds; if the first sample would take longer, it is estimated instead
 PAIR_LENGTH = 24  # assumed tokens per sentence or prompt
 TEXT_LENGTH = 64  # assumed tokens of a text with a label
 
@@ -67,9 +69,9 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     trained = count_trained_parameters(recipe, config)
     device = choose_device(recipe.train.device)
     tokens = recipe.train.gradient_accumulation * rows * length
-    timed = min(rows, max(1, TIMED_TOKENS // length)) if device.type == "cpu" else rows
     with plain(recipe.train.plain or plain_formulas()):
-        seconds, runs = _step_time(recipe, config, device, rows=timed, length=length), describe_mode()
+        most = max(1, rows * TIMED_BYTES // max(1, counted.activation_bytes)) if device.type == "cpu" else rows
+        seconds, runs = _step_time(recipe, config, device, rows=min(rows, most), length=length), describe_mode()
     step_seconds = tokens * seconds.token + seconds.update
     return {
         "kind": config.kind,
@@ -85,7 +87,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "memory_fixed": counted.training_bytes - 12 * (counted.parameters - trained),
         "memory_activations": counted.activation_bytes,
         "disk": disk_needed(trained, recipe),
-        "tokens_timed": timed * length if seconds.measured else 0,
+        "tokens_timed": seconds.tokens,
         "tokens_per_second": round(tokens / step_seconds, 3),
         "seconds": round(recipe.train.steps * step_seconds),
         "out": recipe.train.out,
@@ -133,10 +135,11 @@ class StepTime(NamedTuple):
 
     token: float
     update: float
-    measured: bool
+    tokens: int  # of the batch that was measured; 0 if both are estimated
 
 
 def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> StepTime:
+    first = min(rows, max(1, FIRST_TOKENS // length))
     if device.type == "cpu":
         token = count(config, length=length).training_flops / measure_matmul_flops(
             device, DTYPES[recipe.train.precision]
@@ -146,16 +149,19 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
             update = _muon_flops(_model(recipe, config, torch.device("meta"))) / measure_matmul_flops(
                 device, torch.bfloat16
             )
-        if rows * length * token + update > LONGEST:
-            return StepTime(token, update, measured=False)
-    step = make_timed_step(recipe, config, device, rows=rows, length=length)
+        if first * length * token + update > LONGEST:
+            return StepTime(token, update, tokens=0)
+    step = TimedStep(recipe, config, device, length=length)
+    if device.type == "cpu":
+        step(first)  # warms up
+        rows = max(first, min(rows, int(TIMED_SECONDS * first / step(first)[0])))
     times: list[tuple[float, float]] = []
     end = math.inf
     while len(times) < 4 and time.perf_counter() < end:
-        times.append(step())
+        times.append(step(rows))
         end = min(end, time.perf_counter() + TIMED_SECONDS)
     times = times[1:] or times  # the first one warms up
-    return StepTime(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
+    return StepTime(min(one for one, _ in times) / (rows * length), min(two for _, two in times), rows * length)
 
 
 def _model(recipe: Recipe, config: ModelConfig, device: torch.device) -> Model:
@@ -165,30 +171,30 @@ def _model(recipe: Recipe, config: ModelConfig, device: torch.device) -> Model:
     return model
 
 
-def make_timed_step(
-    recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int
-) -> Callable[[], tuple[float, float]]:
-    """A function that trains on one batch of random tokens; it returns the seconds of both passes and of the update."""
-    model = _model(recipe, config, device)
-    optimizer = Optimizer(model, recipe.optimizer)
-    settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
-    sentences = recipe.data.kind == "sentences"
-    objective = make_objective(recipe, model) if sentences else default_objective(model)
-    module = wrap(objective, settings, World(device)).train()
-    batch = (_random_sentences if sentences else _random_batch)(config, rows, length, device)
+class TimedStep:
+    """Training steps of a new model on batches of random tokens, to measure their time."""
 
-    def step() -> tuple[float, float]:
+    def __init__(self, recipe: Recipe, config: ModelConfig, device: torch.device, *, length: int) -> None:
+        self.config, self.device, self.length = config, device, length
+        model = _model(recipe, config, device)
+        self.optimizer = Optimizer(model, recipe.optimizer)
+        settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
+        self.sentences = recipe.data.kind == "sentences"
+        objective = make_objective(recipe, model) if self.sentences else default_objective(model)
+        self.module = wrap(objective, settings, World(device)).train()
+
+    def __call__(self, rows: int) -> tuple[float, float]:
+        """Train on a batch of this many rows; returns the seconds of both passes and of the update."""
+        batch = (_random_sentences if self.sentences else _random_batch)(self.config, rows, self.length, self.device)
         start = time.perf_counter()
-        optimizer.zero_grad()
-        (module(batch) / (rows * length)).backward()
-        synchronize(device)
+        self.optimizer.zero_grad()
+        (self.module(batch) / (rows * self.length)).backward()
+        synchronize(self.device)
         middle = time.perf_counter()
-        optimizer.grad_norm().item()
-        optimizer.step(1e-6)
-        synchronize(device)
+        self.optimizer.grad_norm().item()
+        self.optimizer.step(1e-6)
+        synchronize(self.device)
         return middle - start, time.perf_counter() - middle
-
-    return step
 
 
 def _muon_flops(model: nn.Module) -> float:
