@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 from source_messages import ROOT, collect_labels, collect_messages, string_constants
@@ -15,6 +16,7 @@ from chumoku.probe.plot_style import label
 
 VALUE = re.compile(r"\{(\d+)\}")
 NARROW = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff][()]|[()][\u3001\u3002\u3040-\u30ff\u4e00-\u9fff]")  # beside Japanese
+TWO_MEANINGS = {"head", "the loss"}  # of attention, or on top of a model; a number, or the choice of one
 TABLES = sorted((messages.FOLDER / "ja").glob("*.toml"))
 MESSAGES = collect_messages()
 EXACT, TEMPLATES = messages.read_templates()
@@ -44,6 +46,16 @@ def test_translations_are_japanese_and_keep_every_value() -> None:
     for english, japanese in TRANSLATED.items():
         assert set(VALUE.findall(japanese)) <= set(VALUE.findall(english)), english
         assert re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", japanese), english
+
+
+def test_one_text_has_one_translation() -> None:
+    """In all tables, those of the documentation too."""
+    found: dict[str, set[str]] = {}
+    for path in (*TABLES, *sorted((ROOT / "docs/ja/translations").glob("*.toml"))):
+        for english, japanese in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            found.setdefault(" ".join(english.split()), set()).add(" ".join(japanese.split()))
+    assert len(found) > 1000
+    assert {english for english, several in found.items() if len(several) > 1} == TWO_MEANINGS
 
 
 def test_japanese_has_wide_brackets() -> None:
