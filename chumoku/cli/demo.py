@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import say
+from chumoku.cli.shared import pad, say
 from chumoku.messages import choose
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def print_attention(weights: Tensor, names: list[str], keys: list[str]) -> None:
         places = choose(" and ", "、").join(
             f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True)
         )
-        say(f"  {name:<12} attended to {places}")
+        say(f"  {pad(name, 12)} attended to {places}")
 
 
 def delete_old_run(out: Path) -> None:
