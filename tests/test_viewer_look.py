@@ -220,7 +220,7 @@ def test_lens_shows_the_prediction_of_each_layer(server: Serving, open_page: Ope
     page.focus(".lens-table td[data-layer='0'][data-place='0']")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowRight")
-    assert "After layer 1, at n" in page.text_content(".lens-best h3")
+    assert "After layer 0, at n" in page.text_content(".lens-best h3")
     assert page.locator(".lens-best .bar").count() == 5
     page.set_viewport_size({"width": 390, "height": 900})
     until(page, "document.querySelector('.lens-box.more-after') !== null")  # what is hidden fades out
