@@ -1,0 +1,171 @@
+"""Runs the blocks of a page of docs/en in order, in one folder.
+
+chumoku …                          in this process, if it needs no shell
+chumoku chat …                     … with one message and /quit as standard input
+chumoku serve …                    … on a free port, until the end of the page
+python -m http.server … PORT       also on a free port, until the end of the page
+torchrun --nproc-per-node 2 …      two processes
+torchrun --nproc-per-node 8 …      its command in this process alone
+export NAME=VALUE                  an environment variable for the rest of the page
+anything else                      in bash
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from doc_blocks import DOCS, ROOT, Block, read_blocks, split_commands
+from doc_models import HUB_CACHE, make_given
+from PIL import Image
+from serving import running
+
+import chumoku.cli
+
+ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
+CHAT = "What is attention?\n/quit\n"
+APPENDED = ("train", "compare")  # commands that get the words of `in tests`, unless it names others
+_SHELL = re.compile(r"[|<>$&;*`]")  # what only a shell understands
+_TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) -m (.*)")
+_SERVER = re.compile(r"python -m http\.server (.*) \d+")
+
+
+def run_page(name: str, folder: Path) -> None:
+    """Run the blocks of a page. The folder must be the current directory.
+
+    Readers are in the folder of the clone, so the examples and the recipes are in this folder, too. Figures are
+    plotted, but saved as one pixel: drawing them would take most of the time, and has its own tests.
+    """
+    for clone in ("examples", "recipes"):
+        (folder / clone).symlink_to(ROOT / clone)
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / HUB_CACHE))
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        patch.setattr(
+            "matplotlib.figure.Figure.savefig", lambda _, file, **__: Image.new("L", (1, 1)).save(file, "PNG")
+        )
+        page = Page(folder, stack, patch)
+        for block in read_blocks((DOCS / "en" / name).read_text(encoding="utf-8")):
+            page.run(block, name)
+
+
+class Page:
+    """The state of a page while its blocks run: variables, environment variables and servers."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.stack, self.patch = folder, stack, patch
+        self.scope: dict[str, object] = {"__name__": "__main__"}
+        self.address = ADDRESS
+
+    def run(self, block: Block, name: str) -> None:
+        if "file" in block.markers:
+            (self.folder / block.markers["file"]).write_text(block.code, encoding="utf-8")
+        if block.kind not in ("python", "bash") or "parsed" in block.markers:
+            return
+        make_given(self.folder, block.markers.get("given", ""))
+        code, appended = adapt(block)
+        if block.kind == "python":
+            exec(compile(code, name, "exec"), self.scope)  # noqa: S102 - our own documentation, in a test
+            return
+        for line in split_commands(code):
+            words = next((words for command, words in appended if line.startswith(f"chumoku {command} ")), "")
+            self.run_line(f"{line} {words}".strip())
+
+    def run_line(self, line: str) -> None:
+        line = line.replace(ADDRESS, self.address)
+        if found := _TORCHRUN.fullmatch(line):
+            line = line if found[1] == "2" else found[2]
+        if line.startswith("chumoku serve"):
+            self.address = self.stack.enter_context(serve(line))
+        elif found := _SERVER.fullmatch(line):
+            self.stack.enter_context(serve_folder(found[1], self.folder))
+        elif line.startswith("export "):
+            name = line.split()[1].partition("=")[0]
+            self.patch.setenv(name, self.run_shell(f'{line}; printf %s "${name}"', capture_output=True).stdout)
+        elif line.startswith("chumoku ") and not _SHELL.search(line):
+            run_in_process(line)
+        else:
+            self.run_shell(line)
+
+    def run_shell(self, line: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-euo", "pipefail", "-c", line]
+        return subprocess.run(
+            command, check=True, text=True, env=make_environment(self.folder), cwd=self.folder, **options
+        )
+
+
+def adapt(block: Block) -> tuple[str, list[tuple[str, str]]]:
+    """The code of a block with the replacements of its `in tests`, and the words to append to each command."""
+    code, appended = block.code, []
+    for part in filter(None, block.markers.get("in tests", "").split("; ")):
+        old, arrow, new = part.partition(" → ")
+        if arrow:
+            assert old in code, f"{old} is not in the block"
+            code = code.replace(old, new)
+            continue
+        found = re.match(r"([a-z-]+): (.*)", part)
+        appended += [(found[1], found[2])] if found else [(command, part) for command in APPENDED]
+    return code, appended
+
+
+def run_in_process(line: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", shlex.split(line))
+        if line.startswith("chumoku chat "):
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CHAT.encode())))
+        code = None
+        try:
+            chumoku.cli.main()
+        except SystemExit as end:
+            code = end.code
+    assert not code, f"{line}: exit code {code}"
+
+
+@contextlib.contextmanager
+def serve(line: str) -> Iterator[str]:
+    """What the command prepares and would run until it is stopped runs in a thread of this process."""
+    started: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chumoku.server.run.serve", lambda state, listening: started.append((state, listening)))
+        run_in_process(f"{line} --port 0")
+    with running(*started[0]) as server:
+        yield server.url
+
+
+@contextlib.contextmanager
+def serve_folder(words: str, folder: Path) -> Iterator[None]:
+    """`python -m http.server`, which must answer."""
+    command = [sys.executable, "-u", "-m", "http.server", *shlex.split(words), "0"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"port (\d+)", process.stdout.readline())
+        assert found
+        assert httpx.get(f"http://127.0.0.1:{found[1]}").status_code == 200
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def make_environment(folder: Path) -> dict[str, str]:
+    """Environment variables: programs of this environment on the path; curl fails with a status above 399."""
+    programs = folder / ".programs"
+    programs.mkdir(exist_ok=True)
+    modules = {"chumoku": "-m chumoku ", "torchrun": "-m torch.distributed.run ", "pip": "-m pip ", "python": ""}
+    for name, words in modules.items():
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
+    (programs / ".curlrc").write_text("fail\n", encoding="utf-8")
+    paths = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "CURL_HOME": str(programs)}
+    return {**os.environ, **paths, "PIP_NO_INDEX": "1"}
