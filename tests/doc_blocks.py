@@ -9,7 +9,7 @@ Comments above a block say what is different about it:
     <!-- given: runs/novel=decoder -->    made before the block: what readers have from elsewhere (doc_models.py)
     <!-- in tests: 20_000 → 1_000 -->     this text in the block is replaced, so that tests are short …
     <!-- in tests: train.steps=20 -->     … or these words are appended to each `chumoku train` and `chumoku compare` …
-    <!-- in tests: chat: --seed 3 -->     … or to each `chumoku chat`; several of these are separated by ;
+    <!-- in tests: chumoku chat: --seed 3 -->  … or to each `chumoku chat`; several of these are separated by ;
     <!-- answer -->                       the site folds the block's output (docs/tools/run_blocks.py)
     <!-- parsed: reason -->               not run; the options of its chumoku commands are parsed
 """

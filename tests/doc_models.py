@@ -13,6 +13,7 @@ test.tsv=labels                  sentences and their labels
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ LLAMA: dict[str, Any] = {"position": "rotary", "norm": "rms", "feedforward": "sw
 BERT: dict[str, Any] = {"kind": "encoder", "position": "learned", "placement": "post", "embedding_norm": True}
 MODELS: dict[str, dict[str, Any]] = {
     "decoder": {"kind": "decoder", **LLAMA},
+    "gpt2": {"kind": "decoder", "position": "learned", "feedforward": "gelu_tanh"},
     "translator": {"kind": "encoder-decoder", "context": 89},
     "encoder": {**BERT, "feedforward": "gelu", "segments": 2, "head": "vector"},
     "classifier": {**BERT, "head": "classes", "labels": ("bad", "good")},
@@ -63,7 +65,7 @@ def write_model(path: Path, kind: str) -> None:
 
 
 def make_small(folder: Path, kind: str, *, seed: int = 7) -> Bundle:
-    tokenizer = tokenizer_for() if kind == "decoder" else byte_tokenizer()
+    tokenizer = tokenizer_for() if MODELS[kind]["kind"] == "decoder" else byte_tokenizer()
     sizes = {"width": 32, "heads": 2, "context": 139}
     return load(make_bundle(folder, tokenizer=tokenizer, seed=seed, **{**sizes, **MODELS[kind]}))
 
@@ -84,6 +86,10 @@ def write_data(path: Path, kind: str) -> None:
             next(block.code for block in blocks if block.markers.get("file") == path.name), encoding="utf-8"
         )
         return
+    if kind == "tokenizer":
+        path.mkdir()
+        tokenizer_for().save(path / "tokenizer.json")
+        return
     if kind == "adapter":
         base = path.parents[2] / "smollm2.gguf"
         model = load(base).model
@@ -93,6 +99,7 @@ def write_data(path: Path, kind: str) -> None:
     pairs = grammar.generate(31)
     texts = {
         "text": "\n\n".join(pair.target for pair in pairs) + "\n",
+        "records": "".join(f"{json.dumps({'text': pair.target})}\n" for pair in pairs),
         "pairs": "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs),
         "labels": "".join(f"{pair.target}\t{('bad', 'good')[len(pair.target) % 2]}\n" for pair in pairs),
     }

@@ -16,7 +16,9 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch.distributed.run
 from doc_blocks import DOCS, ROOT, Block, read_blocks, split_commands
 from doc_models import HUB_CACHE, make_given
 from PIL import Image
@@ -34,7 +37,7 @@ import chumoku.cli
 
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
 CHAT = "What is attention?\n/quit\n"
-APPENDED = ("train", "compare")  # commands that get the words of `in tests`, unless it names others
+APPENDED = ("chumoku train", "chumoku compare")  # commands that get the words of `in tests`, unless it names others
 _SHELL = re.compile(r"[|<>$&;*`]")  # what only a shell understands
 _TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) -m (.*)")
 _SERVER = re.compile(r"python -m http\.server (.*) \d+")
@@ -49,6 +52,7 @@ def run_page(name: str, folder: Path) -> None:
     for clone in ("examples", "recipes"):
         (folder / clone).symlink_to(ROOT / clone)
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
         patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / HUB_CACHE))
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr(
@@ -78,21 +82,24 @@ class Page:
             exec(compile(code, name, "exec"), self.scope)  # noqa: S102 - our own documentation, in a test
             return
         for line in split_commands(code):
-            words = next((words for command, words in appended if line.startswith(f"chumoku {command} ")), "")
+            words = next((words for command, words in appended if f"{command} " in f"{line} "), "")
             self.run_line(f"{line} {words}".strip())
 
     def run_line(self, line: str) -> None:
         line = line.replace(ADDRESS, self.address)
-        if found := _TORCHRUN.fullmatch(line):
-            line = line if found[1] == "2" else found[2]
-        if line.startswith("chumoku serve"):
+        found = _TORCHRUN.fullmatch(line)
+        if found and found[1] == "2":
+            torchrun(line)
+        elif found:
+            run_in_process(found[2])
+        elif line.startswith("chumoku serve"):
             self.address = self.stack.enter_context(serve(line))
         elif found := _SERVER.fullmatch(line):
             self.stack.enter_context(serve_folder(found[1], self.folder))
         elif line.startswith("export "):
             name = line.split()[1].partition("=")[0]
             self.patch.setenv(name, self.run_shell(f'{line}; printf %s "${name}"', capture_output=True).stdout)
-        elif line.startswith("chumoku ") and not _SHELL.search(line):
+        elif line.startswith(("chumoku ", "python ")) and not _SHELL.search(line):
             run_in_process(line)
         else:
             self.run_shell(line)
@@ -113,22 +120,33 @@ def adapt(block: Block) -> tuple[str, list[tuple[str, str]]]:
             assert old in code, f"{old} is not in the block"
             code = code.replace(old, new)
             continue
-        found = re.match(r"([a-z-]+): (.*)", part)
+        found = re.match(r"((?:chumoku|python) \S+): (.*)", part)
         appended += [(found[1], found[2])] if found else [(command, part) for command in APPENDED]
     return code, appended
 
 
 def run_in_process(line: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", shlex.split(line))
+        program, *words = shlex.split(line)
+        patch.setattr(sys, "argv", words if program == "python" else [program, *words])
         if line.startswith("chumoku chat "):
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CHAT.encode())))
         code = None
         try:
-            chumoku.cli.main()
+            runpy.run_path(words[0], run_name="__main__") if program == "python" else chumoku.cli.main()
         except SystemExit as end:
             code = end.code
     assert not code, f"{line}: exit code {code}"
+
+
+def torchrun(line: str) -> None:
+    """Start the processes from this one, which has imported PyTorch already, at any free port."""
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
+    try:
+        torch.distributed.run.main(["--standalone", *shlex.split(line)[1:]])
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
 
 
 @contextlib.contextmanager
@@ -139,6 +157,7 @@ def serve(line: str) -> Iterator[str]:
         patch.setattr("chumoku.server.run.serve", lambda state, listening: started.append((state, listening)))
         run_in_process(f"{line} --port 0")
     with running(*started[0]) as server:
+        assert server.client.get("/v1/models").status_code == 200
         yield server.url
 
 
@@ -162,10 +181,10 @@ def make_environment(folder: Path) -> dict[str, str]:
     """Environment variables: programs of this environment on the path; curl fails with a status above 399."""
     programs = folder / ".programs"
     programs.mkdir(exist_ok=True)
-    modules = {"chumoku": "-m chumoku ", "torchrun": "-m torch.distributed.run ", "pip": "-m pip ", "python": ""}
+    modules = {"chumoku": "-m chumoku ", "pip": "-m pip ", "python": ""}
     for name, words in modules.items():
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n', encoding="utf-8")
         (programs / name).chmod(0o755)
     (programs / ".curlrc").write_text("fail\n", encoding="utf-8")
-    paths = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "CURL_HOME": str(programs)}
-    return {**os.environ, **paths, "PIP_NO_INDEX": "1"}
+    path = f"{programs}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "CURL_HOME": str(programs), "PIP_NO_INDEX": "1"}
