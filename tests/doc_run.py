@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 import pytest
 import torch.distributed.run
+from browser import require_chromium
 from doc_blocks import DOCS, ROOT, Block, read_blocks, split_commands
 from doc_models import HUB_CACHE, make_given
 from PIL import Image
@@ -39,6 +40,7 @@ ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
 CHAT = "What is attention?\n/quit\n"
 APPENDED = ("chumoku train", "chumoku compare")  # commands that get the words of `in tests`, unless it names others
 _SHELL = re.compile(r"[|<>$&;*`]")  # what only a shell understands
+_IN_PROCESS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:chumoku|python \S+\.py) ")
 _TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) -m (.*)")
 _SERVER = re.compile(r"python -m http\.server (.*) \d+")
 
@@ -51,6 +53,9 @@ def run_page(name: str, folder: Path) -> None:
     """
     for clone in ("examples", "recipes"):
         (folder / clone).symlink_to(ROOT / clone)
+    text = (DOCS / "en" / name).read_text(encoding="utf-8")
+    if "--to web" in text:
+        require_chromium()
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / HUB_CACHE))
@@ -59,7 +64,7 @@ def run_page(name: str, folder: Path) -> None:
             "matplotlib.figure.Figure.savefig", lambda _, file, **__: Image.new("L", (1, 1)).save(file, "PNG")
         )
         page = Page(folder, stack, patch)
-        for block in read_blocks((DOCS / "en" / name).read_text(encoding="utf-8")):
+        for block in read_blocks(text):
             page.run(block, name)
 
 
@@ -99,7 +104,7 @@ class Page:
         elif line.startswith("export "):
             name = line.split()[1].partition("=")[0]
             self.patch.setenv(name, self.run_shell(f'{line}; printf %s "${name}"', capture_output=True).stdout)
-        elif line.startswith(("chumoku ", "python ")) and not _SHELL.search(line):
+        elif _IN_PROCESS.match(line) and not _SHELL.search(line):
             run_in_process(line)
         else:
             self.run_shell(line)
@@ -128,8 +133,11 @@ def adapt(block: Block) -> tuple[str, list[tuple[str, str]]]:
 def run_in_process(line: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         program, *words = shlex.split(line)
+        while "=" in program:
+            patch.setenv(*program.split("="))
+            program, *words = words
         patch.setattr(sys, "argv", words if program == "python" else [program, *words])
-        if line.startswith("chumoku chat "):
+        if words[0] == "chat":
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CHAT.encode())))
         code = None
         try:
@@ -163,7 +171,7 @@ def serve(line: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serve_folder(words: str, folder: Path) -> Iterator[None]:
-    """`python -m http.server`, which must answer."""
+    """`python -m http.server`, which must answer with a list of its files."""
     command = [sys.executable, "-u", "-m", "http.server", *shlex.split(words), "0"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
