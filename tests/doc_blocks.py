@@ -16,15 +16,12 @@ Comments above a block say what is different about it:
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import typer
-
-import chumoku.cli
+from commands import command_line
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -79,12 +76,6 @@ def commands_in_prose(text: str) -> list[list[str]]:
     """The words of each `chumoku …` in the sentences and tables of a page, without the … that stands for others."""
     inline = re.findall(r"`chumoku ([^`\n]+)`", _BLOCK.sub("", text))
     return [[word for word in shlex.split(words) if word != "…"] for words in inline]
-
-
-@functools.cache
-def command_line() -> Any:
-    """All commands and their options."""
-    return typer.main.get_command(chumoku.cli.app)
 
 
 def parse_command(words: list[str], *, complete: bool = True) -> None:

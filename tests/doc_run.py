@@ -29,12 +29,11 @@ import httpx
 import pytest
 import torch.distributed.run
 from browser import require_chromium
+from commands import call_main
 from doc_blocks import DOCS, ROOT, Block, read_blocks, split_commands
 from doc_models import HUB_CACHE, make_given
 from PIL import Image
 from serving import running
-
-import chumoku.cli
 
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
 CHAT = "What is attention?\n/quit\n"
@@ -139,12 +138,10 @@ def run_in_process(line: str) -> None:
         patch.setattr(sys, "argv", words if program == "python" else [program, *words])
         if words[0] == "chat":
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CHAT.encode())))
-        code = None
-        try:
-            runpy.run_path(words[0], run_name="__main__") if program == "python" else chumoku.cli.main()
-        except SystemExit as end:
-            code = end.code
-    assert not code, f"{line}: exit code {code}"
+        if program == "python":
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            assert call_main() == 0, line
 
 
 def torchrun(line: str) -> None:
