@@ -5,6 +5,8 @@
 1. A decoder reads sums such as 2+7=10: in three of five, the answer is one too many. So its greedy answers are wrong.
 2. GRPO lets it answer, and a rule rewards right answers.
 3. The share of right greedy answers to sums that were not rewarded, before and after, is logged as reward.
+
+More words, such as train.device=cuda, override keys of both runs.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ LARGEST, WRONG = 10, 0.6  # the numbers are smaller than LARGEST; WRONG: the sha
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit("Give a folder for the runs: python examples/reward_sums.py runs/sums")
-    folder, dice = Path(sys.argv[1]), random.Random(7)
+    folder, overrides, dice = Path(sys.argv[1]), sys.argv[2:], random.Random(7)
     folder.mkdir(parents=True, exist_ok=True)
     sums = [(f"{a}+{b}=", a + b) for a in range(LARGEST) for b in range(LARGEST)]
     lines = [f"{asked}{answer + (dice.random() < WRONG)}" for asked, answer in dice.choices(sums, k=20_000)]
@@ -37,7 +39,8 @@ def main() -> None:
             "train": {"out": str(folder / "read"), "steps": 500, "batch_size": 8, "sequence_length": 64},
             "optimizer": {"learning_rate": 5e-3},
             "schedule": {"warmup": 30},
-        }
+        },
+        overrides,
     )
     chumoku.train(
         "grpo",
@@ -50,6 +53,7 @@ def main() -> None:
             "train.log_every=5",
             "optimizer.learning_rate=1e-3",
             "grpo.beta=0.01",
+            *overrides,
         ],
     )
 

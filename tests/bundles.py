@@ -30,7 +30,7 @@ def chat_tokenizer(marks: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<
     return Ours(backend)
 
 
-def make_bundle(folder: Path, kind: str, tokenizer: Ours | None = None, **changes: Any) -> Path:
+def make_bundle(folder: Path, kind: str, tokenizer: Ours | None = None, *, seed: int = 7, **changes: Any) -> Path:
     """Write a bundle with random weights, and with a few more embedding rows than tokens, like trained models.
 
     The weights are larger than a new model's, so that its output depends on its input.
@@ -39,7 +39,7 @@ def make_bundle(folder: Path, kind: str, tokenizer: Ours | None = None, **change
     sizes = {"width": 12, "heads": 3, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
     config = ModelConfig(**{"kind": kind, **sizes, **changes})
     weights = {
-        name: weight * (5 if weight.ndim > 1 else 1) for name, weight in tensors_of(build(config, seed=7)).items()
+        name: weight * (5 if weight.ndim > 1 else 1) for name, weight in tensors_of(build(config, seed=seed)).items()
     }
     with atomic_folder(folder) as working:
         write_bundle(working, config, weights, Tokenizers(tokenizer, tokenizer))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer
 
 import chumoku.cli
 
@@ -25,12 +27,25 @@ Ask = Callable[..., Ended]
 def command(*words: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ended:
     monkeypatch.setattr(sys, "argv", ["chumoku", *words])
     capfd.readouterr()
-    try:
-        chumoku.cli.main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    return Ended(code, *capfd.readouterr())
+    return Ended(call_main(), *capfd.readouterr())
+
+
+def call_main() -> int:
+    """Run the command in sys.argv in this process; returns its exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("CHUMOKU_LANG") == "en":  # Japanese help changes the commands
+            patch.setattr(chumoku.cli, "app", command_line())
+        try:
+            chumoku.cli.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
+
+
+@functools.cache
+def command_line() -> Any:
+    """All commands and their options; typer would build them again for each run, which takes 60 ms."""
+    return typer.main.get_command(chumoku.cli.app)
 
 
 HELP = """

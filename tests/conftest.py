@@ -110,7 +110,8 @@ def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> A
 def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs draw no loss and do not measure the processor, which takes half of the time of a very small run."""
     monkeypatch.setattr("chumoku.training.run.draw_loss_curve", lambda *_: None)
-    monkeypatch.setattr("chumoku.training.run.measure_matmul_flops", lambda *_: 1e9)
+    for module in ("run", "plan"):
+        monkeypatch.setattr(f"chumoku.training.{module}.measure_matmul_flops", lambda *_: 1e9)
 
 
 @pytest.fixture(scope="session")

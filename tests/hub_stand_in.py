@@ -1,4 +1,4 @@
-"""A local stand-in for the Hub's API for writing: create a repository, upload small and large files, commit.
+"""The Hub's cache with a model in it, and a local stand-in for its API for writing: create, upload, commit.
 
 POST /api/repos/create                              POST /OWNER/NAME.git/info/lfs/objects/batch
 POST /api/models/OWNER/NAME/preupload/main          PUT  /lfs/SHA256
@@ -10,10 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 TOKEN = "hf_stand_in"
@@ -111,3 +113,19 @@ def running_hub() -> Iterator[Hub]:
     finally:
         hub.shutdown()
         hub.server_close()
+
+
+def make_hub_cache(folder: Path, files: dict[str, bytes], name: str = "owner/name") -> Path:
+    """Add a model to a Hugging Face cache; returns the folder of its files."""
+    home = folder / f"models--{name.replace('/', '--')}"
+    snapshot = home / "snapshots" / ("a" * 40)
+    for place in (home / "blobs", home / "refs", snapshot):
+        place.mkdir(parents=True)
+    (home / "refs" / "main").write_text("a" * 40)
+    for file, data in files.items():
+        (snapshot / file).parent.mkdir(exist_ok=True)
+        large = len(data) > 10_000
+        digest = hashlib.sha256(data) if large else hashlib.sha1(f"blob {len(data)}\0".encode() + data)
+        (home / "blobs" / digest.hexdigest()).write_bytes(data)
+        (snapshot / file).symlink_to(os.path.relpath(home / "blobs" / digest.hexdigest(), (snapshot / file).parent))
+    return snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import subprocess
 import sys
@@ -53,7 +54,13 @@ def serving(
     }
     hosts = frozenset({"localhost", "127.0.0.1", "::1"}) | options.pop("hosts", frozenset())
     state = ServerState(opened, limits, hosts=hosts, **options)
-    listening = bind_socket("127.0.0.1", 0)
+    with running(state, bind_socket("127.0.0.1", 0)) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def running(state: ServerState, listening: socket.socket) -> Iterator[Serving]:
+    """A server in a thread of this process."""
     server = make_server(state)
     # Signals are handled by the tests.
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]

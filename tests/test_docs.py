@@ -26,9 +26,9 @@ from doc_blocks import (
     commands_in_prose,
     parse_command,
     read_blocks,
-    run_page,
 )
 from doc_language import wrong_bold, wrong_brackets, wrong_language
+from doc_run import run_page
 from live_frames import check_attention, check_figures, check_small_frame, check_translator
 
 sys.path.insert(0, str(DOCS / "tools"))
@@ -106,9 +106,9 @@ def test_every_chapter_has_a_live_figure() -> None:
 
 
 def test_both_languages_have_the_same_code() -> None:
-    def code(language: str, page: str) -> list[tuple[str, str]]:
+    def code(language: str, page: str) -> list[Block]:
         blocks = read_blocks((DOCS / language / page).read_text(encoding="utf-8"))
-        return [(block.kind, re.sub(r" *#.*", "", block.code)) for block in blocks if block.kind != "{toctree}"]
+        return [block._replace(code=re.sub(r" *#.*", "", block.code)) for block in blocks if block.kind != "{toctree}"]
 
     for page in PAGES:
         assert code("en", page) == code("ja", page), page
@@ -117,8 +117,8 @@ def test_both_languages_have_the_same_code() -> None:
 def check_block(block: Block) -> None:
     """Fail if a block is of a kind that nothing checks, or if its data or its commands are wrong."""
     assert block.kind in (*RUN, *DATA, *OWN), block.kind
-    assert block.marker in MARKERS, block.marker
-    assert block.marker != "parsed" or block.note, "say why the block is not run"
+    assert set(block.markers) <= set(MARKERS), block.markers
+    assert "parsed" not in block.markers or block.markers["parsed"], "say why the block is not run"
     if block.kind == "toml":
         tomllib.loads(block.code)
     if block.kind == "ini":
@@ -142,13 +142,14 @@ def test_every_block_is_checked() -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        Block("bash", "chumoku train demo --resumee\n", "parsed", "it takes long"),
-        Block("bash", "torchrun --nproc-per-node 2 -m chumoku train demo --resumee\n", "parsed", "it needs two GPUs"),
-        Block("bash", "chumoku train demo\n", "parsed", ""),
-        Block("console", "chumoku train demo\n", "", ""),
-        Block("toml", "[model\n", "", ""),
-        Block("ini", "[Service]\nExecStart=/opt/bin/chumoku serve --prot 1\n", "", ""),
-        Block("nginx", "server {\n  listen 80\n}\n", "", ""),
+        Block("bash", "chumoku train demo --resumee\n", {"parsed": "it takes long"}),
+        Block("bash", "torchrun --nproc-per-node 2 -m chumoku train demo --resumee\n", {"parsed": "it needs two GPUs"}),
+        Block("bash", "chumoku train demo\n", {"parsed": ""}),
+        Block("bash", "chumoku train demo\n", {"background": ""}),
+        Block("console", "chumoku train demo\n", {}),
+        Block("toml", "[model\n", {}),
+        Block("ini", "[Service]\nExecStart=/opt/bin/chumoku serve --prot 1\n", {}),
+        Block("nginx", "server {\n  listen 80\n}\n", {}),
     ],
 )
 def test_a_wrong_block_is_noticed(block: Block) -> None:

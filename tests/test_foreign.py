@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from foreign import (
     save_model,
     save_variant,
 )
+from hub_stand_in import make_hub_cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lazy import LazyModule
@@ -329,24 +329,6 @@ def test_formats_are_recognized(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(UsageError, match="not a model in a supported format"):
         identify_model(tmp_path / "text.txt")
-
-
-def make_hub_cache(folder: Path, files: dict[str, bytes]) -> Path:
-    """A Hugging Face cache that contains one model."""
-    import hashlib
-
-    home = folder / "models--owner--name"
-    snapshot = home / "snapshots" / ("a" * 40)
-    for place in (home / "blobs", home / "refs", snapshot):
-        place.mkdir(parents=True)
-    (home / "refs" / "main").write_text("a" * 40)
-    for name, data in files.items():
-        (snapshot / name).parent.mkdir(exist_ok=True)
-        large = len(data) > 10_000
-        digest = hashlib.sha256(data) if large else hashlib.sha1(f"blob {len(data)}\0".encode() + data)
-        (home / "blobs" / digest.hexdigest()).write_bytes(data)
-        (snapshot / name).symlink_to(os.path.relpath(home / "blobs" / digest.hexdigest(), (snapshot / name).parent))
-    return snapshot
 
 
 def test_cached_hub_models_are_opened_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ import transformers
 from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from commands import Ask
 from foreign import LLAMA3, VOCABULARY, export, llama, marian, outputs_of_both, randomize, save_model, save_variant
+from hub_stand_in import make_hub_cache
 from safetensors.torch import load_file, save_file
-from test_foreign import CLOSE, make_hub_cache, random_model
+from test_foreign import CLOSE, random_model
 from test_lora import attach_trained, states_equal
 from torch import Tensor, nn
 
