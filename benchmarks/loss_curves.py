@@ -3,11 +3,12 @@
     python benchmarks/loss_curves.py TEXT [--steps 2000] [--batch 8]
 
 fast     the trainer's step as `benchmarks/train_gpu.py` measures it: bf16, compiled, our kernels
+fp8      the same with `train.fp8_output`
 plain    the same step in bf16 without compiling and without our kernels (`chumoku.plain`)
 seed     the fast step from other initial weights and other batches, to show the noise
 
 GPT-2 124M reads the bytes of TEXT in windows of 1,024. Prints one JSON line: for each run the mean loss of every tenth
-of the steps (nats per byte), the largest distance of `fast` and of `seed` from `plain` in them, and seconds per step.
+of the steps (nats per byte), the largest distance of the others from `plain` in them, and seconds per step.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ def learning_rate(step: int, steps: int) -> float:
     return PEAK * (0.55 + 0.45 * math.cos(math.pi * (step - WARMUP) / (steps - WARMUP)))
 
 
-def train(data: torch.Tensor, *, steps: int, batch: int, seed: int, fast: bool) -> tuple[list[float], float]:
+def train(
+    data: torch.Tensor, *, steps: int, batch: int, seed: int, fast: bool, fp8: bool = False
+) -> tuple[list[float], float]:
     """The loss of each step, and seconds per step without the first ten."""
     torch.manual_seed(seed)
     model = chumoku.build(chumoku.preset("gpt2", vocabulary=50304, **NO_DROPOUT), device=DEVICE)
-    settings = parse_settings(TrainSettings, {"precision": "bf16", "compile": fast})
+    settings = parse_settings(TrainSettings, {"precision": "bf16", "compile": fast, "fp8_output": fp8})
     module = wrap(Objective(model), settings, World(DEVICE), fixed_shapes=True).train()
     optimizer = Optimizer(model, OptimizerSettings(learning_rate=PEAK))
     chance = torch.Generator().manual_seed(seed)
@@ -78,15 +81,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     chosen = parser.parse_args()
     data = torch.frombuffer(bytearray(chosen.text.read_bytes()), dtype=torch.uint8).to(DEVICE)
-    runs = {"fast": (1, True), "plain": (1, False), "seed": (2, True)}
+    runs = {"fast": (1, True, False), "fp8": (1, True, True), "plain": (1, False, False), "seed": (2, True, False)}
     result: dict[str, object] = {"benchmark": "loss_curves", "device": torch.cuda.get_device_name()}
     curves = {}
-    for name, (seed, fast) in runs.items():
-        losses, seconds = train(data, steps=chosen.steps, batch=chosen.batch, seed=seed, fast=fast)
+    for name, (seed, fast, fp8) in runs.items():
+        losses, seconds = train(data, steps=chosen.steps, batch=chosen.batch, seed=seed, fast=fast, fp8=fp8)
         curves[name] = tenths(losses)
         result[name] = {"tenths": curves[name], "last_100": sum(losses[-100:]) / 100, "s_per_step": round(seconds, 4)}
         torch.cuda.empty_cache()
-    for name in ("fast", "seed"):
+    for name in ("fast", "fp8", "seed"):
         apart = [abs(a - b) for a, b in zip(curves[name], curves["plain"], strict=True)]
         result[f"{name}_from_plain"] = round(max(apart), 4)
     print(json.dumps(result))

@@ -1,11 +1,11 @@
 """Training on a GPU in bf16: tokens per second, and the share of the speed of a matrix product alone.
 
-    python benchmarks/train_gpu.py [--shape gpt2] [--batch 64] [--transformers] [--nanogpt model.py] [--profile]
+    python benchmarks/train_gpu.py [--shape gpt2] [--batch 64] [--transformers] [--nanogpt model.py] [--fp8] [--profile]
 
 share = (6 N + 12 L D T) · tokens/s / (FLOP/s of an 8192³ product in bf16), all in one run; N without position tables.
 All T keys are counted, though causal attention skips half of them. `ours` is the trainer's own step: objective, cast,
-compile, clipping, fused AdamW. The peers, for `gpt2` only, are compiled, with autocast; `--nanogpt` takes nanoGPT's
-model.py. All take their steps in turns. Prints one JSON line.
+compile, clipping, fused AdamW; `ours fp8`, with `--fp8`, has `train.fp8_output`. The peers, for `gpt2` only, are
+compiled, with autocast; `--nanogpt` takes nanoGPT's model.py. All take their steps in turns. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def make_batch(config: ModelConfig, shape: Shape) -> Batch:
     return batch
 
 
-def ours(config: ModelConfig, batch: Batch) -> Callable[[], None]:
+def ours(config: ModelConfig, batch: Batch, *, fp8: bool = False) -> Callable[[], None]:
     model = chumoku.build(config, device=DEVICE)
-    train = parse_settings(TrainSettings, {"precision": "bf16", "compile": True})
+    train = parse_settings(TrainSettings, {"precision": "bf16", "compile": True, "fp8_output": fp8})
     module = wrap(Objective(model), train, World(DEVICE), fixed_shapes=True).train()
     optimizer = Optimizer(model, OptimizerSettings(learning_rate=6e-4))
     tokens = int((batch["labels"] != IGNORE).sum())
@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--transformers", action="store_true")
     parser.add_argument("--nanogpt", type=Path)
+    parser.add_argument("--fp8", action="store_true")
     parser.add_argument("--profile", action="store_true")
     chosen = parser.parse_args()
     torch.manual_seed(0)
@@ -169,6 +170,8 @@ def main() -> None:
         matrices -= config.vocabulary * config.width  # the embedding is read, not multiplied
     flops = 6 * matrices + 12 * config.layers * config.width * shape.length
     contestants = {"ours": lambda: ours(config, batch)}
+    if chosen.fp8:
+        contestants["ours fp8"] = lambda: ours(config, batch, fp8=True)
     if chosen.shape == "gpt2" and chosen.transformers:
         contestants["transformers"] = lambda: transformers_gpt2(config, batch)
     if chosen.shape == "gpt2" and chosen.nanogpt:
@@ -182,7 +185,7 @@ def main() -> None:
         for name, step in steps.items():
             times[name].append(seconds(step))
     if chosen.profile:
-        print_profile(steps["ours"])
+        print_profile(steps["ours fp8" if chosen.fp8 else "ours"])
     rate = measure_matmul_flops(DEVICE, torch.bfloat16)
     found: dict[str, object] = {"torch": torch.__version__, "shape": chosen.shape, "batch": [shape.batch, shape.length]}
     found |= {"flops_a_token": flops, "matrix_tflops": round(rate / 1e12)}

@@ -264,7 +264,6 @@ def test_which_models_are_supported() -> None:
     assert unsupported(model_of()) is None
     assert unsupported(model_of(kind="encoder-decoder", experts=2, position="relative")) is None
     assert unsupported(model_of(kind="encoder")) == "It does not generate tokens."
-    assert unsupported(to_precision(model_of(experts=2, width=64, heads=4), "int8")) == "Its matrices are Linear, int8."
     with pytest.raises(UsageError, match="norm = 'batch'"):
         GpuEngine(model_of(norm="batch"), rows=1, capacity=8)
     assert [bucket(rows) for rows in (1, 3, 64, 65, 200)] == [1, 4, 64, 128, 256]

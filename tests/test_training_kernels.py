@@ -21,6 +21,7 @@ from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.rotary_kernel import rotate_joined  # noqa: E402
 from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
+from chumoku.training.loss_kernel_fp8 import linear_losses_fp8  # noqa: E402
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.13])
@@ -59,6 +60,32 @@ def test_a_loss_with_its_product_equals_pytorchs(vocabulary, smoothing, biased):
         return linear_losses(x, weight, bias, labels, smoothing)[0]
 
     assert_equal_with_gradients(ours, formula, x, weight, *[bias][: int(biased)])
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="The interpreter rounds 32767.5 to 16384 as an 8-bit float.")
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("vocabulary", "smoothing"), [(97, 0.0), (2111, 0.13)])
+def test_a_loss_in_8_bits_is_close_to_pytorchs(vocabulary, smoothing, biased):
+    """23 rows are padded to 32, and the vocabulary to a multiple of 64."""
+    torch.manual_seed(0)
+    bf16 = {"device": DEVICE, "dtype": torch.bfloat16}
+    inputs = [torch.randn(23, 48, **bf16), 0.3 * torch.randn(vocabulary, 48, **bf16), torch.randn(vocabulary, **bf16)]
+    inputs = inputs if biased else inputs[:2]
+    labels = torch.randint(vocabulary, (23,), device=DEVICE)
+    labels[3] = IGNORE
+    factors, found = torch.rand(23, device=DEVICE), []
+    for formula in (False, True):
+        x, weight, *bias = leaves = [each.clone().requires_grad_() for each in inputs]
+        if formula:
+            logits = F.linear(x.float(), weight.float(), *(each.float() for each in bias))
+            losses = F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none", label_smoothing=smoothing)
+        else:
+            losses = linear_losses_fp8(x, weight, *(bias or [None]), labels, smoothing)[:23]
+        found.append((losses, *torch.autograd.grad(losses, leaves, factors)))
+    for ours, formula in zip(*found, strict=True):
+        assert ours.shape == formula.shape
+        difference = (ours.float() - formula.float()).norm() / formula.float().norm()
+        assert 1e-4 < difference < 0.08, "8 bits are less than 16"
 
 
 def test_the_loss_of_nan_is_nan():

@@ -33,6 +33,7 @@ from chumoku.nn.gpu_kernels import TRITON
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.plain import plain, plain_formulas
 from chumoku.training.objectives import Objective
+from chumoku.training.objectives.token_prediction import token_loss
 from chumoku.training.precision import DTYPES, Cast
 from chumoku.training.settings import TrainSettings
 
@@ -150,6 +151,9 @@ def wrap(objective: Objective, settings: TrainSettings, world: World, *, fixed_s
     blocks = [module for module in objective.modules() if isinstance(module, Block)]
     if settings.packing and world.device.type == "cuda":
         _check_packing(settings)
+    if settings.fp8_output:
+        _check_fp8(objective, settings, world, fixed_shapes=fixed_shapes or settings.packing)
+        objective.fp8_output = True
     sharding = world.size > 1 and settings.parallel == "fsdp"
     if settings.activation_checkpointing:
         for block in blocks:
@@ -176,6 +180,24 @@ def wrap(objective: Objective, settings: TrainSettings, world: World, *, fixed_s
     elif settings.compile:
         module = torch.compile(module)  # type: ignore[assignment]
     return module
+
+
+def _check_fp8(objective: Objective, settings: TrainSettings, world: World, *, fixed_shapes: bool) -> None:
+    """Refuse train.fp8_output where the loss would be computed without it."""
+    model = objective.model
+    if settings.precision != "bf16" or not settings.compile or settings.plain or not fixed_shapes:
+        raise UsageError(
+            "train.fp8_output needs train.precision = bf16, train.compile = true and batches of one shape: texts, or "
+            "packed pairs. Leave this key out."
+        )
+    if world.device.type != "cuda" or not TRITON or torch.cuda.get_device_capability(world.device) < (8, 9):
+        raise UsageError("train.fp8_output needs an NVIDIA GPU with 8-bit floats: Ada, Hopper or later.")
+    product = model.output_product(torch.empty(0, model.config.width, device="meta"))
+    if model.config.width % 16 or product is None or objective.token_loss is not token_loss or objective.reads_logits:
+        raise UsageError(
+            "train.fp8_output needs a width that is a multiple of 16, and a loss of logits that are neither scaled nor "
+            "capped. Leave this key out."
+        )
 
 
 def _check_packing(settings: TrainSettings) -> None:

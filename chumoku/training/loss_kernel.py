@@ -25,22 +25,23 @@ ALIGNED = 64  # outputs
 
 
 @triton.jit
-def compute_loss(logits, labels, losses, log_sums, V, smoothing, IGNORED: tl.constexpr, SIZE: tl.constexpr):
-    """The loss of one token and log Σ exp z; 0 if its label is ignored."""
+def compute_loss(logits, labels, losses, log_sums, V, padded, smoothing, IGNORED: tl.constexpr, SIZE: tl.constexpr):
+    """The loss of one token and log Σ exp z; 0 if its label is ignored. A row of logits has a padding after V."""
     row = tl.program_id(0).to(tl.int64)
+    logits += row * padded
     label = tl.load(labels + row)
     columns = tl.arange(0, SIZE)
     most, total, plain = float("-inf"), 0.0, 0.0
     for start in range(0, V, SIZE):
         inside = start + columns < V
-        z = tl.load(logits + row * V + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
+        z = tl.load(logits + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(most, tl.max(z, 0))
         total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher), 0)
         plain += tl.sum(tl.where(inside, z, 0.0), 0)
         most = higher
     log_sum = most + tl.log(total)
     known = label != IGNORED
-    chosen = tl.load(logits + row * V + label, mask=known, other=0.0).to(tl.float32)
+    chosen = tl.load(logits + label, mask=known, other=0.0).to(tl.float32)
     loss = log_sum - (1 - smoothing) * chosen - smoothing / V * plain
     tl.store(losses + row, tl.where(known, loss, 0.0))
     tl.store(log_sums + row, log_sum)
@@ -97,7 +98,7 @@ def token_losses(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tens
     losses, log_sums = (logits.new_empty(rows, dtype=torch.float32) for _ in range(2))
     size = min(triton.next_power_of_2(vocabulary), 16384)
     compute_loss[(rows,)](
-        logits, labels, losses, log_sums, vocabulary, smoothing, IGNORED=IGNORE, SIZE=size, num_warps=16
+        logits, labels, losses, log_sums, vocabulary, vocabulary, smoothing, IGNORED=IGNORE, SIZE=size, num_warps=16
     )
     return losses, log_sums
 
@@ -142,7 +143,7 @@ def linear_losses(
 
     P is V rounded up to a multiple of ALIGNED; the product of 30,522 outputs takes twice as long as that of 30,528.
     """
-    logits = F.linear(x, _pad(weight), None if bias is None else _pad(bias))
+    logits = F.linear(x, pad(weight), None if bias is None else pad(bias))
     rows, padded = logits.shape
     losses = logits.new_empty(rows, dtype=torch.float32)
     sizes = {"IGNORED": IGNORE, "SIZE": 2048, "num_warps": 4}
@@ -150,7 +151,7 @@ def linear_losses(
     return losses, logits
 
 
-def _pad(weight: Tensor) -> Tensor:
+def pad(weight: Tensor) -> Tensor:
     """The weight with rows of zeros up to a multiple of ALIGNED."""
     missing = -len(weight) % ALIGNED
     return F.pad(weight, (0, 0) * (weight.ndim - 1) + (0, missing)) if missing else weight
@@ -170,7 +171,7 @@ def _save_linear(ctx, inputs, output) -> None:
 def _linear_backward(ctx, factors: Tensor, _):
     x, weight, gradient = ctx.saved_tensors
     column, vocabulary = factors[:, None], len(weight)
-    x_gradient = ((gradient @ _pad(weight)) * column).to(x.dtype)
+    x_gradient = ((gradient @ pad(weight)) * column).to(x.dtype)
     weight_gradient = (gradient.T @ (x * column).to(x.dtype))[:vocabulary]
     bias_gradient = (factors.to(x.dtype) @ gradient)[:vocabulary] if ctx.biased else None
     return x_gradient, weight_gradient, bias_gradient, None, None

@@ -178,7 +178,9 @@ class TimedStep:
         self.config, self.device, self.length = config, device, length
         model = _model(recipe, config, device)
         self.optimizer = Optimizer(model, recipe.optimizer)
-        settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
+        settings = parse_settings(
+            TrainSettings, {**settings_to_dict(recipe.train), "compile": False, "fp8_output": False}
+        )
         self.sentences = recipe.data.kind == "sentences"
         objective = make_objective(recipe, model) if self.sentences else default_objective(model)
         self.module = wrap(objective, settings, World(device)).train()

@@ -53,7 +53,9 @@ def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> Tensor
     )
 
 
-def joined_loss(model: Model, hidden: Tensor, labels: Tensor, label_smoothing: float) -> Tensor | None:
+def joined_loss(
+    model: Model, hidden: Tensor, labels: Tensor, label_smoothing: float, *, fp8: bool = False
+) -> Tensor | None:
     """`token_loss` of hidden vectors [B, T, D], by a kernel that includes the output product; None if it cannot.
 
     Only in compiled training, because there the logits that nobody reads are not computed.
@@ -63,9 +65,13 @@ def joined_loss(model: Model, hidden: Tensor, labels: Tensor, label_smoothing: f
     product = model.output_product(hidden)
     if product is None:
         return None
+    x, weight, bias = product
+    if fp8:
+        from chumoku.training.loss_kernel_fp8 import linear_losses_fp8
+
+        return linear_losses_fp8(x.flatten(0, 1), weight, bias, labels.flatten(), label_smoothing).sum()
     from chumoku.training.loss_kernel import linear_losses
 
-    x, weight, bias = product
     losses: Tensor = linear_losses(x.flatten(0, 1), weight, bias, labels.flatten(), label_smoothing)[0]
     return losses.sum()
 
@@ -84,6 +90,7 @@ class Objective(nn.Module):
         self.model, self.label_smoothing = model, label_smoothing
         self.balance_loss, self.router_z_loss = balance_loss, router_z_loss
         self.token_loss = token_loss
+        self.fp8_output = False  # whether the product with the output matrix is computed in 8 bits
         self.metrics = Metrics()
         self.updates = 1  # weight updates of a step
         self.validate_first = False  # whether a run validates before its first step
@@ -102,7 +109,7 @@ class Objective(nn.Module):
         """The summed loss of these logits, which are those of `hidden`, without the losses of routers."""
         smoothing = self.label_smoothing if self.training else 0.0
         if self.token_loss is token_loss and not self.reads_logits:
-            joined = joined_loss(self.model, hidden, batch["labels"], smoothing)
+            joined = joined_loss(self.model, hidden, batch["labels"], smoothing, fp8=self.fp8_output)
             if joined is not None:
                 return joined
         return self.token_loss(logits, batch["labels"], smoothing)
