@@ -31,12 +31,16 @@ from doc_language import wrong_bold, wrong_brackets, wrong_language
 from doc_run import run_page
 from live_frames import check_attention, check_figures, check_small_frame, check_translator
 
+from chumoku.errors import UsageError
+from chumoku.server.security.limits import Limits
+
 sys.path.insert(0, str(DOCS / "tools"))
 from assemble import COURSE, LANGUAGES, assemble, fill, join_japanese_lines
 from live_figures import LIVE, list_figures
 from quote import DocsError, quote
 from translations import FOLDER, escape, read_translations, translate
 
+ROOT = DOCS.parent
 PAGES = sorted(path.relative_to(DOCS / "en").as_posix() for path in (DOCS / "en").rglob("*.md"))
 
 
@@ -155,6 +159,20 @@ def test_every_block_is_checked() -> None:
 def test_a_wrong_block_is_noticed(block: Block) -> None:
     with pytest.raises(Exception):  # noqa: B017, PT011 - the parser of each kind has its own errors
         check_block(block)
+
+
+def test_the_files_for_deployment_fit_the_program() -> None:
+    """The image gets what `pip install` reads and nothing else; nothing kills the server while it finishes requests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {"chumoku", "constraints.txt", "pyproject.toml", project["project"]["readme"]}
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    assert {line[1:] for line in ignored if line[0] == "!"} == needed | set(project["project"]["license-files"])
+    guide = (DOCS / "en" / "guides" / "serve.md").read_text(encoding="utf-8")
+    timeouts = re.findall(r"--stop-timeout (\d+)", guide)
+    assert len(timeouts) == len(re.findall("^docker run", guide, re.MULTILINE))
+    assert min(map(int, timeouts)) >= Limits().drain_seconds + 5
+    assert f"RestartPreventExitStatus={UsageError.exit_code}\n" in guide
 
 
 @pytest.mark.sample(5)

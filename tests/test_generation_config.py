@@ -149,8 +149,9 @@ def test_a_fine_tuned_model_keeps_template_and_options(tmp_path: Path, monkeypat
         assert trained.tokenizer.chat_template == base.tokenizer.chat_template
 
 
-def test_the_server_lists_and_uses_it(tmp_path: Path) -> None:
+def test_the_server_lists_and_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fastapi")
+    from chumoku.decoding.engines.native import build
     from chumoku.server.models import open_models
     from chumoku.server.openai import schemas
     from chumoku.server.openai.generation import plan_chat, plan_completion
@@ -161,6 +162,10 @@ def test_the_server_lists_and_uses_it(tmp_path: Path) -> None:
     assert served.card["sampling"] == own
     assert served.chat_notice == "This model has no chat template; messages are written in the format chatml."
     assert open_models([str(make_bundle(tmp_path / "t", "encoder-decoder"))], Limits())["t"].chat_notice is None
+    assert served.engine_notice == build.why_not()
+    monkeypatch.setattr(build, "library", lambda: None)
+    monkeypatch.setenv("CHUMOKU_NATIVE", "0")
+    assert "disables the native library. Decoding on a CPU works without it" in str(served.engine_notice)
 
     def options(plan: Any) -> dict[str, Any]:
         return {name: getattr(plan.requests[0].sampling, name) for name in own}

@@ -563,6 +563,7 @@ def test_older_processors_give_the_same_results(fresh: Path, variant: str, monke
         (("CHUMOKU_NATIVE", "0"), "disables the native library"),
         (("PATH", ""), "needs a C.* compiler"),
         (("CXX", "false"), "did not compile"),
+        (("XDG_CACHE_HOME", "/dev/null"), r"could not be stored or loaded: .*/dev/null.*\. Set XDG_CACHE_HOME to"),
     ],
 )
 def test_why_not_says_why_there_is_no_library(

@@ -347,6 +347,23 @@ def test_command_checks_options_before_loading(monkeypatch: pytest.MonkeyPatch) 
         command.require_modules("fastapi", "uvicorn")
 
 
+def test_sigterm_while_models_load_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even as process 1 of a container, which ignores signals without a handler."""
+
+    def open_models(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise RuntimeError("The signal was ignored.")
+
+    monkeypatch.setattr("chumoku.server.models.open_models", open_models)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        result = CliRunner().invoke(app, ["serve", "ja-en", "--port", "0"])
+        assert (result.exit_code, result.stderr) == (0, "Stopped by SIGTERM.\n")
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_the_context_decides_the_frequencies_of_longrope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in generate: only if it is given, and at most the model's own. Other models are only limited."""
     factors = {"short_factors": [1.0, 1.3], "long_factors": [1.7, 5.0]}

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Device, Precision, say_aside
+from chumoku.cli.shared import KNOWN, Device, Precision, message_on_sigterm, say_aside
 from chumoku.errors import MissingExtraError, UsageError
 from chumoku.pretrained import NAMES, installed_models
 from chumoku.server.security.limits import Limits
@@ -55,6 +55,7 @@ def serve(
     models = models or require_installed()
     server_limits = Limits(**limits)
     require_modules("fastapi", "uvicorn")
+    command_line.with_resource(message_on_sigterm(exit_code=0))  # while models are loaded; then uvicorn handles it
     from chumoku.server.models import list_names, name_models, open_models
     from chumoku.server.run import bind_socket
     from chumoku.server.run import serve as run_server
@@ -80,8 +81,8 @@ def serve(
     address = f"{f'[{host}]' if ':' in host else host}:{listening_socket.getsockname()[1]}"
     say_aside(f"{', '.join(list_names(state.models))} at http://{address}")
     for name, served in state.models.items():
-        if served.chat_notice:
-            say_aside(f"{name}: {served.chat_notice}")
+        for notice in filter(None, (served.chat_notice, served.engine_notice)):
+            say_aside(f"{name}: {notice}")
     run_server(state, listening_socket)
 
 

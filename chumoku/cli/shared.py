@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,6 +75,24 @@ def say(text: str = "", *, err: bool = False, end: str = "\n") -> None:
 def say_aside(text: str) -> None:
     """Print a message to stderr, in the user's language."""
     say(text, err=True)
+
+
+@contextmanager
+def message_on_sigterm(exit_code: int = 128 + signal.SIGTERM) -> Iterator[None]:
+    """Inside the block, SIGTERM ends the command with a message; code inside it may handle the signal itself.
+
+    Without a handler, process 1 of a container ignores the signal and is killed later.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        say("Stopped by SIGTERM.", err=True)
+        raise SystemExit(exit_code)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def pad(text: str, width: int, *, left: bool = False) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import say
+from chumoku.cli.shared import message_on_sigterm
 from chumoku.errors import ChumokuError
 from chumoku.messages import translate
 
@@ -67,21 +64,6 @@ def train(
         print(json.dumps({**found, "best_loss": trained.best_loss, "seconds": round(trained.seconds, 1)}))
     if not trained.finished:
         raise typer.Exit(trained.exit_code)
-
-
-@contextmanager
-def message_on_sigterm() -> Iterator[None]:
-    """Say that SIGTERM ended the command, inside the block; while it takes steps, the run handles the signal itself."""
-
-    def stop(number: int, frame: object) -> None:
-        say("Stopped by SIGTERM.", err=True)
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def check_before_training(data: TrainingData, model: Model, console: Console) -> None:

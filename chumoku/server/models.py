@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chumoku.decoding.chat import missing_template_notice
+from chumoku.decoding.engines.native import build
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.model_card import default_sampling, model_card
 from chumoku.decoding.scheduler import Scheduler
@@ -71,6 +72,13 @@ class ServedModel:
     def chat_notice(self) -> str | None:
         """A sentence for a language model without a chat template; None for others."""
         return missing_template_notice(self.pipeline.tokenizer) if self.pipeline.config.kind == "decoder" else None
+
+    @property
+    def engine_notice(self) -> str | None:
+        """A sentence for a model that decodes slowly because there is no native library; None for others."""
+        config = self.pipeline.config
+        decodes = config.kind != "encoder" and config.predicts_tokens
+        return build.why_not() if decodes and self.pipeline.model.device.type == "cpu" else None
 
     @property
     def capacity(self) -> int:

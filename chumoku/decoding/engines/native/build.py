@@ -57,8 +57,13 @@ def why_not() -> str | None:
         return None
     try:
         ctypes.CDLL(str(_find()))
-    except (Missing, OSError) as error:
+    except Missing as error:
         return f"{error} Decoding on a CPU works without it, but slower."
+    except OSError as error:
+        return (
+            f"The native library could not be stored or loaded: {error}. Set XDG_CACHE_HOME to a folder in which this "
+            "user can write and execute files. Decoding on a CPU works without it, but slower."
+        )
     return None
 
 
