@@ -1,6 +1,6 @@
 """Runs the blocks of a page of docs/en in order, in one folder.
 
-chumoku …                          in this process, if it needs no shell
+chumoku …, python FILE.py …        in this process, if it needs no shell
 chumoku chat …                     … with one message and /quit as standard input
 chumoku serve …                    … on a free port, until the end of the page
 python -m http.server … PORT       also on a free port, until the end of the page
@@ -33,10 +33,11 @@ from commands import call_main
 from doc_blocks import DOCS, ROOT, Block, read_blocks, split_commands
 from doc_models import HUB_CACHE, make_given
 from PIL import Image
-from serving import running
+from serving import CERTIFICATES, running
 
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
 CHAT = "What is attention?\n/quit\n"
+TIMEOUT = 240  # seconds
 APPENDED = ("chumoku train", "chumoku compare")  # commands that get the words of `in tests`, unless it names others
 _SHELL = re.compile(r"[|<>$&;*`]")  # what only a shell understands
 _IN_PROCESS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:chumoku|python \S+\.py) ")
@@ -130,6 +131,7 @@ def adapt(block: Block) -> tuple[str, list[tuple[str, str]]]:
 
 
 def run_in_process(line: str) -> None:
+    """Run `chumoku …` or `python FILE.py …`, with environment variables before it; it must succeed."""
     with pytest.MonkeyPatch.context() as patch:
         program, *words = shlex.split(line)
         while "=" in program:
@@ -146,10 +148,14 @@ def run_in_process(line: str) -> None:
 
 def torchrun(line: str) -> None:
     """Start the processes from this one, which has imported PyTorch already, at any free port."""
-    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
+    used = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
+    handlers = {one: signal.getsignal(one) for one in used}
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"This does not end: {line}"))
+    signal.alarm(TIMEOUT)
     try:
         torch.distributed.run.main(["--standalone", *shlex.split(line)[1:]])
     finally:
+        signal.alarm(0)
         for one, handler in handlers.items():
             signal.signal(one, handler)
 
@@ -175,7 +181,7 @@ def serve_folder(words: str, folder: Path) -> Iterator[None]:
         assert process.stdout is not None
         found = re.search(r"port (\d+)", process.stdout.readline())
         assert found
-        assert httpx.get(f"http://127.0.0.1:{found[1]}").status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{found[1]}", verify=CERTIFICATES).status_code == 200
         yield
     finally:
         process.kill()

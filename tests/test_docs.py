@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import functools
 import os
 import re
@@ -28,7 +29,7 @@ from doc_blocks import (
     read_blocks,
 )
 from doc_language import wrong_bold, wrong_brackets, wrong_language
-from doc_run import run_page
+from doc_run import Page, run_page
 from live_frames import check_attention, check_figures, check_small_frame, check_translator
 
 sys.path.insert(0, str(DOCS / "tools"))
@@ -163,6 +164,26 @@ def test_a_wrong_block_is_noticed(block: Block) -> None:
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "markers"),
+    [
+        ("chumoku keys train.stepz\n", {}),
+        ("chumoku keys train.steps | grep stepz\n", {}),
+        ("python examples/nothing.py\n", {}),
+        ("curl -s http://127.0.0.1:8731/v1/models\n", {}),  # no server
+        ("chumoku serve runs/nothing\n", {}),
+        ("chumoku keys train.steps\n", {"in tests": "train.step= → train.steps="}),
+        ("chumoku keys train.steps\n", {"given": "runs/demo=nothing"}),
+    ],
+)
+def test_a_command_that_fails_is_noticed(code: str, markers: dict[str, str], tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        page = Page(tmp_path, stack, patch)
+        page.run(Block("bash", "chumoku keys train.steps\n", {}), "a page")
+        with pytest.raises(Exception):  # noqa: B017, PT011 - each kind of command has its own errors
+            page.run(Block("bash", code, markers), "a page")
 
 
 def test_a_quote_is_the_source() -> None:
