@@ -166,24 +166,24 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
     run_page(page, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("code", "markers"),
-    [
-        ("chumoku keys train.stepz\n", {}),
-        ("chumoku keys train.steps | grep stepz\n", {}),
-        ("python examples/nothing.py\n", {}),
-        ("curl -s http://127.0.0.1:8731/v1/models\n", {}),  # no server
-        ("chumoku serve runs/nothing\n", {}),
-        ("chumoku keys train.steps\n", {"in tests": "train.step= → train.steps="}),
-        ("chumoku keys train.steps\n", {"given": "runs/demo=nothing"}),
-    ],
-)
-def test_a_command_that_fails_is_noticed(code: str, markers: dict[str, str], tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+FAILING: list[tuple[str, dict[str, str]]] = [
+    ("chumoku keys train.stepz", {}),
+    ("false | cat", {}),
+    ("python examples/nothing.py", {}),
+    ("curl -s http://127.0.0.1:8731/v1/nothing", {}),
+    ("chumoku serve runs/nothing", {}),
+    ("chumoku keys train.steps", {"in tests": "train.step= → train.steps="}),
+    ("chumoku keys train.steps", {"given": "runs/demo=nothing"}),
+]
+
+
+def test_a_command_that_fails_is_noticed(writer: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
         page = Page(tmp_path, stack, patch)
-        page.run(Block("bash", "chumoku keys train.steps\n", {}), "a page")
-        with pytest.raises(Exception):  # noqa: B017, PT011 - each kind of command has its own errors
-            page.run(Block("bash", code, markers), "a page")
+        page.run(Block("bash", f"chumoku serve {writer}\ncurl -s http://127.0.0.1:8731/v1/models\n", {}), "a page")
+        for code, markers in FAILING:
+            with pytest.raises(Exception, match=r"\S"):  # each kind of command has its own errors
+                page.run(Block("bash", f"{code}\n", markers), "a page")
 
 
 def test_a_quote_is_the_source() -> None:
