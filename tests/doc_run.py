@@ -5,7 +5,7 @@ chumoku chat …                     … with one message and /quit as standard 
 chumoku serve …                    … on a free port, until the end of the page
 python -m http.server … PORT       also on a free port, until the end of the page
 torchrun --nproc-per-node 2 …      two processes
-torchrun --nproc-per-node 8 …      its command in this process alone
+torchrun --nproc-per-node 8 …      its options are parsed, and its command runs in this process alone
 export NAME=VALUE                  an environment variable for the rest of the page
 anything else                      in bash
 """
@@ -41,7 +41,6 @@ TIMEOUT = 240  # seconds
 APPENDED = ("chumoku train", "chumoku compare")  # commands that get the words of `in tests`, unless it names others
 _SHELL = re.compile(r"[|<>$&;*`]")  # what only a shell understands
 _IN_PROCESS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:chumoku|python \S+\.py) ")
-_TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) -m (.*)")
 _SERVER = re.compile(r"python -m http\.server (.*) \d+")
 
 
@@ -92,11 +91,8 @@ class Page:
 
     def run_line(self, line: str) -> None:
         line = line.replace(ADDRESS, self.address)
-        found = _TORCHRUN.fullmatch(line)
-        if found and found[1] == "2":
+        if line.startswith("torchrun "):
             torchrun(line)
-        elif found:
-            run_in_process(found[2])
         elif line.startswith("chumoku serve"):
             self.address = self.stack.enter_context(serve(line))
         elif found := _SERVER.fullmatch(line):
@@ -147,13 +143,21 @@ def run_in_process(line: str) -> None:
 
 
 def torchrun(line: str) -> None:
-    """Start the processes from this one, which has imported PyTorch already, at any free port."""
+    """Start two processes from this one, which has imported PyTorch already, at any free port.
+
+    Of more processes, torchrun's options are parsed, and the command runs in this process alone.
+    """
+    words = shlex.split(line)[1:]
+    options = torch.distributed.run.parse_args(words)
+    if (options.nnodes, options.nproc_per_node) != ("1:1", "2"):
+        run_in_process(shlex.join([options.training_script, *options.training_script_args]))
+        return
     used = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
     handlers = {one: signal.getsignal(one) for one in used}
     signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"This does not end: {line}"))
     signal.alarm(TIMEOUT)
     try:
-        torch.distributed.run.main(["--standalone", *shlex.split(line)[1:]])
+        torch.distributed.run.main(["--standalone", *words])
     finally:
         signal.alarm(0)
         for one, handler in handlers.items():
