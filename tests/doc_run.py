@@ -33,7 +33,7 @@ from commands import call_main
 from doc_blocks import DOCS, ROOT, Block, read_blocks, split_commands
 from doc_models import HUB_CACHE, make_given
 from PIL import Image
-from serving import CERTIFICATES, running
+from serving import CERTIFICATES, serve_command
 
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
 CHAT = "What is attention?\n/quit\n"
@@ -94,7 +94,9 @@ class Page:
         if line.startswith("torchrun "):
             torchrun(line)
         elif line.startswith("chumoku serve"):
-            self.address = self.stack.enter_context(serve(line))
+            server = self.stack.enter_context(serve_command(*shlex.split(line)[2:]))
+            assert server.client.get("/v1/models").status_code == 200
+            self.address = server.url
         elif found := _SERVER.fullmatch(line):
             self.stack.enter_context(serve_folder(found[1], self.folder))
         elif line.startswith("export "):
@@ -162,18 +164,6 @@ def torchrun(line: str) -> None:
         signal.alarm(0)
         for one, handler in handlers.items():
             signal.signal(one, handler)
-
-
-@contextlib.contextmanager
-def serve(line: str) -> Iterator[str]:
-    """What the command prepares and would run until it is stopped runs in a thread of this process."""
-    started: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chumoku.server.run.serve", lambda state, listening: started.append((state, listening)))
-        run_in_process(f"{line} --port 0")
-    with running(*started[0]) as server:
-        assert server.client.get("/v1/models").status_code == 200
-        yield server.url
 
 
 @contextlib.contextmanager
