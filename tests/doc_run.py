@@ -1,11 +1,11 @@
 """Runs the blocks of a page of docs/en in order, in one folder.
 
-chumoku …                          in this process, if it needs no shell
+chumoku …, python FILE.py …        in this process, if it needs no shell
 chumoku chat …                     … with one message and /quit as standard input
 chumoku serve …                    … on a free port, until the end of the page
 python -m http.server … PORT       also on a free port, until the end of the page
 torchrun --nproc-per-node 2 …      two processes
-torchrun --nproc-per-node 8 …      its command in this process alone
+torchrun --nproc-per-node 8 …      its options are parsed, and its command runs in this process alone
 export NAME=VALUE                  an environment variable for the rest of the page
 anything else                      in bash
 """
@@ -33,14 +33,14 @@ from commands import call_main
 from doc_blocks import DOCS, ROOT, Block, read_blocks, split_commands
 from doc_models import HUB_CACHE, make_given
 from PIL import Image
-from serving import running
+from serving import CERTIFICATES, serve_command
 
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
 CHAT = "What is attention?\n/quit\n"
+TIMEOUT = 240  # seconds
 APPENDED = ("chumoku train", "chumoku compare")  # commands that get the words of `in tests`, unless it names others
 _SHELL = re.compile(r"[|<>$&;*`]")  # what only a shell understands
 _IN_PROCESS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:chumoku|python \S+\.py) ")
-_TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) -m (.*)")
 _SERVER = re.compile(r"python -m http\.server (.*) \d+")
 
 
@@ -91,13 +91,12 @@ class Page:
 
     def run_line(self, line: str) -> None:
         line = line.replace(ADDRESS, self.address)
-        found = _TORCHRUN.fullmatch(line)
-        if found and found[1] == "2":
+        if line.startswith("torchrun "):
             torchrun(line)
-        elif found:
-            run_in_process(found[2])
         elif line.startswith("chumoku serve"):
-            self.address = self.stack.enter_context(serve(line))
+            server = self.stack.enter_context(serve_command(*shlex.split(line)[2:]))
+            assert server.client.get("/v1/models").status_code == 200
+            self.address = server.url
         elif found := _SERVER.fullmatch(line):
             self.stack.enter_context(serve_folder(found[1], self.folder))
         elif line.startswith("export "):
@@ -130,6 +129,7 @@ def adapt(block: Block) -> tuple[str, list[tuple[str, str]]]:
 
 
 def run_in_process(line: str) -> None:
+    """Run `chumoku …` or `python FILE.py …`, with environment variables before it; it must succeed."""
     with pytest.MonkeyPatch.context() as patch:
         program, *words = shlex.split(line)
         while "=" in program:
@@ -145,25 +145,25 @@ def run_in_process(line: str) -> None:
 
 
 def torchrun(line: str) -> None:
-    """Start the processes from this one, which has imported PyTorch already, at any free port."""
-    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)}
+    """Start two processes from this one, which has imported PyTorch already, at any free port.
+
+    Of more processes, torchrun's options are parsed, and the command runs in this process alone.
+    """
+    words = shlex.split(line)[1:]
+    options = torch.distributed.run.parse_args(words)
+    if (options.nnodes, options.nproc_per_node) != ("1:1", "2"):
+        run_in_process(shlex.join([options.training_script, *options.training_script_args]))
+        return
+    used = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)
+    handlers = {one: signal.getsignal(one) for one in used}
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"This does not end: {line}"))
+    signal.alarm(TIMEOUT)
     try:
-        torch.distributed.run.main(["--standalone", *shlex.split(line)[1:]])
+        torch.distributed.run.main(["--standalone", *words])
     finally:
+        signal.alarm(0)
         for one, handler in handlers.items():
             signal.signal(one, handler)
-
-
-@contextlib.contextmanager
-def serve(line: str) -> Iterator[str]:
-    """What the command prepares and would run until it is stopped runs in a thread of this process."""
-    started: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chumoku.server.run.serve", lambda state, listening: started.append((state, listening)))
-        run_in_process(f"{line} --port 0")
-    with running(*started[0]) as server:
-        assert server.client.get("/v1/models").status_code == 200
-        yield server.url
 
 
 @contextlib.contextmanager
@@ -175,7 +175,7 @@ def serve_folder(words: str, folder: Path) -> Iterator[None]:
         assert process.stdout is not None
         found = re.search(r"port (\d+)", process.stdout.readline())
         assert found
-        assert httpx.get(f"http://127.0.0.1:{found[1]}").status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{found[1]}", verify=CERTIFICATES).status_code == 200
         yield
     finally:
         process.kill()

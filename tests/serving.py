@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import pytest
+from commands import call_main
 
 from chumoku.pipeline import Pipeline, load
 from chumoku.server.fair_lock import FairLock
@@ -83,9 +85,21 @@ def running(state: ServerState, listening: socket.socket) -> Iterator[Serving]:
 
 
 @contextlib.contextmanager
-def serve_in_process(*words: str, code: str = "import chumoku.cli; chumoku.cli.main()") -> Iterator[Started]:
+def serve_command(*words: str) -> Iterator[Serving]:
+    """`chumoku serve` on a free port: what the command prepares runs in a thread of this process."""
+    prepared: list[tuple[ServerState, socket.socket]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chumoku.server.run.serve", lambda *given: prepared.append(given))
+        patch.setattr(sys, "argv", ["chumoku", "serve", *words, "--port", "0"])
+        assert call_main() == 0, words
+    with running(*prepared[0]) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serve_in_process(*words: str) -> Iterator[Started]:
     """`chumoku serve` in another process, and the first line that it prints, which ends with the address."""
-    command = [sys.executable, "-c", code, "serve", *words, "--port", "0"]
+    command = [sys.executable, "-m", "chumoku", "serve", *words, "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

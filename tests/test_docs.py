@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import functools
 import os
 import re
@@ -28,7 +29,7 @@ from doc_blocks import (
     read_blocks,
 )
 from doc_language import wrong_bold, wrong_brackets, wrong_language
-from doc_run import run_page
+from doc_run import Page, run_page
 from live_frames import check_attention, check_figures, check_small_frame, check_translator
 
 from chumoku.errors import UsageError
@@ -181,6 +182,26 @@ def test_the_files_for_deployment_fit_the_program() -> None:
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(page, tmp_path)
+
+
+FAILING: list[tuple[str, dict[str, str]]] = [
+    ("chumoku keys train.stepz", {}),
+    ("false | cat", {}),
+    ("python examples/nothing.py", {}),
+    ("curl -s http://127.0.0.1:8731/v1/nothing", {}),
+    ("chumoku serve runs/nothing", {}),
+    ("chumoku keys train.steps", {"in tests": "train.step= → train.steps="}),
+    ("chumoku keys train.steps", {"given": "runs/demo=nothing"}),
+]
+
+
+def test_a_command_that_fails_is_noticed(writer: Path, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        page = Page(tmp_path, stack, patch)
+        page.run(Block("bash", f"chumoku serve {writer}\ncurl -s http://127.0.0.1:8731/v1/models\n", {}), "a page")
+        for code, markers in FAILING:
+            with pytest.raises(Exception, match=r"\S"):  # each kind of command has its own errors
+                page.run(Block("bash", f"{code}\n", markers), "a page")
 
 
 def test_a_quote_is_the_source() -> None:

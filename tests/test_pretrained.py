@@ -15,7 +15,7 @@ import torch
 from browser import OpenPage, until
 from bundles import make_bundle
 from commands import Ask, show_help
-from serving import Serving, serve_in_process, serving
+from serving import Serving, serve_command, serving
 
 import chumoku
 from chumoku import pretrained, text
@@ -127,11 +127,11 @@ def test_help_names_the_shipped_models() -> None:
         assert "ja-en" in show_help(command), command
 
 
-def test_serve_without_arguments_serves_all_shipped_models(shipped: Path) -> None:
+def test_serve_without_arguments_serves_all_shipped_models(shipped: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert name_models(pretrained.installed_models()) == {name: name for name in pretrained.NAMES}
-    code = f"import pathlib; from chumoku import cli, pretrained; pretrained.FOLDER = pathlib.Path({str(shipped)!r})"
-    with serve_in_process(code=f"{code}; cli.main()") as (_, line):
-        assert line.startswith("ja-en, en-ja at http://127.0.0.1:")
+    with serve_command() as server:
+        assert capfd.readouterr().err.startswith("ja-en, en-ja at http://127.0.0.1:")
+        assert {model["id"] for model in server.client.get("/v1/models").json()["data"]} == set(pretrained.NAMES)
 
 
 # ---- the default target language ----

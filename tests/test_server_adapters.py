@@ -8,12 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import torch
 from bundles import chat_tokenizer, make_bundle
 from safetensors.torch import load_file, save_file
-from serving import KEY, Serving, serve_in_process, serving
+from serving import KEY, Serving, serve_command, serving
 from test_lora import EVERYTHING, attach_trained
 
 import chumoku
@@ -176,10 +175,8 @@ def test_adapters_need_one_decoder(folder: Path, tmp_path: Path) -> None:
         open_adapter(chumoku.load(make_bundle(tmp_path / "m", "encoder")).model, folder / "poems")
 
 
-def test_the_command_serves_adapters(folder: Path) -> None:
+def test_the_command_serves_adapters(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     adapters = [word for name in SETTINGS for word in ("--adapter", f"{name}={folder / name}")]
-    with serve_in_process(str(folder / "writer"), *adapters, "--api-key", KEY) as (_, line):
-        assert line.startswith("writer, poems, news at http")
-        headers = {"Authorization": f"Bearer {KEY}"}
-        body = {"model": "news", "prompt": PROMPT, "max_tokens": 3}
-        assert httpx.post(f"{line.split()[-1]}/v1/completions", json=body, headers=headers).status_code == 200
+    with serve_command(str(folder / "writer"), *adapters, "--api-key", KEY) as server:
+        assert capfd.readouterr().err.startswith("writer, poems, news at http")
+        assert server.post("/v1/completions", model="news", prompt=PROMPT, max_tokens=3).status_code == 200

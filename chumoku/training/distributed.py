@@ -94,6 +94,11 @@ class World:
             self.sum(1.0)
 
 
+# Kept until the process ends. If DDP's reducer were the last owner of a group, its destructor would wait for gloo's
+# threads with the GIL held, while such a thread may wait for the GIL to release the tensor of its last all-reduce.
+_ended_groups: list[Any] = []
+
+
 @contextlib.contextmanager
 def join_world(settings: TrainSettings) -> Iterator[World]:
     """The world of this process: alone, or in the group that torchrun started."""
@@ -113,6 +118,7 @@ def join_world(settings: TrainSettings) -> Iterator[World]:
         with single_cpu_thread(beside_gpu=device.type == "cuda"):
             yield World(device, rank, size)
     finally:
+        _ended_groups.append(dist.group.WORLD)
         dist.destroy_process_group()
 
 
