@@ -23,28 +23,36 @@ from chumoku.training.loss_kernel import compute_loss, pad
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
 GRADIENT_SCALE = 2.0**15
+BLOCK = (32, 64)  # times four rows, and columns
 MULTIPLE = 16  # of every size in a product of 8-bit floats
 
 
 @triton.jit
 def differentiate_twice(
     logits, labels, log_sums, gradient, transposed, N, V, padded, smoothing, scale,
-    IGNORED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    IGNORED: tl.constexpr, FOURS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of logits, times `scale`, stored as it is and transposed; zero in the padding."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """The gradient of a block of logits, times `scale`, stored as it is and transposed; zero in the padding.
+
+    Four rows are one integer, so that not bytes but integers change places; N is a multiple of 4.
+    """
+    four = tl.program_id(0).to(tl.int64) * FOURS + tl.arange(0, FOURS)
     column = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    label = tl.load(labels + row, row < N, IGNORED)
-    log_sum = tl.load(log_sums + row, row < N, 0.0)
-    there = (row < N)[:, None] & (column < padded)[None, :]
-    at = row[:, None] * padded + column[None, :]
-    z = tl.load(logits + at, there, 0.0).to(tl.float32)
-    change = tl.exp(z - log_sum[:, None]) - smoothing / V
-    change -= tl.where(column[None, :] == label[:, None], 1 - smoothing, 0.0)
-    change = tl.where((label != IGNORED)[:, None] & (column < V)[None, :], change * scale, 0.0)
-    change = change.to(gradient.dtype.element_ty)
-    tl.store(gradient + at, change, there)
-    tl.store(transposed + column[:, None] * N + row[None, :], tl.trans(change), tl.trans(there))
+    there = (four < N // 4)[:, None] & (column < padded)[None, :]
+    together = tl.zeros([FOURS, COLUMNS], tl.int32)
+    for part in tl.static_range(4):
+        row = four * 4 + part
+        label = tl.load(labels + row, row < N, IGNORED)
+        log_sum = tl.load(log_sums + row, row < N, 0.0)
+        at = row[:, None] * padded + column[None, :]
+        z = tl.load(logits + at, there, 0.0).to(tl.float32)
+        change = tl.exp(z - log_sum[:, None]) - smoothing / V
+        change -= tl.where(column[None, :] == label[:, None], 1 - smoothing, 0.0)
+        change = tl.where((label != IGNORED)[:, None] & (column < V)[None, :], change * scale, 0.0)
+        byte = change.to(tl.float8e5).to(tl.uint8, bitcast=True)
+        tl.store(gradient + at, byte, there)
+        together |= byte.to(tl.int32) << (8 * part)
+    tl.store(transposed + column[:, None] * (N // 4) + four[None, :], tl.trans(together), tl.trans(there))
 
 
 def to_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,9 +95,10 @@ def losses_and_gradients(
     compute_loss[(rows,)](logits, labels, losses, log_sums, len(weight), padded, smoothing, **sizes)
     gradient = torch.empty(rows, padded, dtype=torch.float8_e5m2, device=x.device)
     transposed = torch.empty(padded, rows, dtype=torch.float8_e5m2, device=x.device)
-    differentiate_twice[(triton.cdiv(rows, 128), triton.cdiv(padded, 128))](
-        logits, labels, log_sums, gradient, transposed, rows, len(weight), padded, smoothing, GRADIENT_SCALE,
-        IGNORED=IGNORE, ROWS=128, COLUMNS=128, num_warps=8,
+    fours, columns = BLOCK
+    differentiate_twice[(triton.cdiv(rows, 4 * fours), triton.cdiv(padded, columns))](
+        logits, labels, log_sums, gradient.view(torch.uint8), transposed.view(torch.int32), rows, len(weight), padded,
+        smoothing, GRADIENT_SCALE, IGNORED=IGNORE, FOURS=fours, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
     return losses, gradient, transposed
 
