@@ -23,8 +23,15 @@ from chumoku.training.loss_kernel import compute_loss, pad
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
 GRADIENT_SCALE = 2.0**15
-BLOCK = (32, 64)  # times four rows, and columns
+BLOCK = (8, 128)  # times four rows, and columns
 MULTIPLE = 16  # of every size in a product of 8-bit floats
+
+
+@triton.jit
+def round_to_e5m2(x):
+    """The byte of the nearest number in e5m2, which is the upper half of a float16; of two, the even one."""
+    bits = x.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+    return (bits + 127 + ((bits >> 8) & 1)) >> 8
 
 
 @triton.jit
@@ -49,9 +56,9 @@ def differentiate_twice(
         change = tl.exp(z - log_sum[:, None]) - smoothing / V
         change -= tl.where(column[None, :] == label[:, None], 1 - smoothing, 0.0)
         change = tl.where((label != IGNORED)[:, None] & (column < V)[None, :], change * scale, 0.0)
-        byte = change.to(tl.float8e5).to(tl.uint8, bitcast=True)
-        tl.store(gradient + at, byte, there)
-        together |= byte.to(tl.int32) << (8 * part)
+        byte = round_to_e5m2(change)
+        tl.store(gradient + at, byte.to(tl.uint8), there)
+        together |= byte << (8 * part)
     tl.store(transposed + column[:, None] * (N // 4) + four[None, :], tl.trans(together), tl.trans(there))
 
 
@@ -91,7 +98,7 @@ def losses_and_gradients(
     logits = torch._scaled_mm(x8, weight8.T, scale_a=x_scale, scale_b=weight_scale, bias=bias, **fast)
     rows, padded = logits.shape
     losses, log_sums = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    sizes = {"IGNORED": IGNORE, "SIZE": 2048, "num_warps": 4}
+    sizes = {"IGNORED": IGNORE, "SIZE": 4096, "num_warps": 4}
     compute_loss[(rows,)](logits, labels, losses, log_sums, len(weight), padded, smoothing, **sizes)
     gradient = torch.empty(rows, padded, dtype=torch.float8_e5m2, device=x.device)
     transposed = torch.empty(padded, rows, dtype=torch.float8_e5m2, device=x.device)
