@@ -28,7 +28,7 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed, so there are no kernels to test.", allow_module_level=True)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from chumoku.decoding.engines.gpu import available, launch  # noqa: E402 - only where Triton is installed
+from chumoku.decoding.engines.gpu import available, launch, launch_attention  # noqa: E402 - only where Triton is installed
 from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm, concatenate, unsupported  # noqa: E402
 
@@ -101,9 +101,9 @@ def model_of(dtype: torch.dtype = torch.float32, **changes: object) -> DecoderMo
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, and pasts in parts, though they are short."""
     monkeypatch.setattr(launch, "PROCESSORS", 3)
-    monkeypatch.setattr(launch, "PROGRAMS", 24)
-    monkeypatch.setattr(launch, "KEY_BLOCK", 16)
-    monkeypatch.setattr(launch, "ALONE", 16)
+    monkeypatch.setattr(launch_attention, "PROGRAMS", 24)
+    monkeypatch.setattr(launch_attention, "KEY_BLOCK", 16)
+    monkeypatch.setattr(launch_attention, "ALONE", 16)
 
 
 def prompts(lengths: list[int] = LENGTHS) -> list[list[int]]:
@@ -210,7 +210,7 @@ def test_rows_are_moved_truncated_and_removed(kind: str) -> None:
         engine = engine_class(model, rows=4, capacity=80)
         steps(engine)
         engine.truncate([40, 3, 15])
-        engine.select_rows([2, 0, 2])
+        engine.select_rows([2, 0, 2])  # the old row 0 is read after row 0 is written, unless all are read first
         engine.step(torch.tensor([7, 8], device=DEVICE))  # the third row stays where it is
         engine.add_rows(1, sources)
         engine.prefill([[3, 4]], first=3)
@@ -252,7 +252,7 @@ def test_a_row_equals_the_same_row_alone() -> None:
 def test_weights_are_joined_without_a_copy() -> None:
     model = model_of()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    first, again = (GpuEngine(model, rows=1, capacity=8)._layers[0].projection.weight for _ in range(2))
+    first, again = (GpuEngine(model, rows=1, capacity=8)._blocks.layers[0].projection.weight for _ in range(2))
     assert first.data_ptr() == again.data_ptr() == model.decoder.blocks[0].attention.query.weight.data_ptr()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     linear = model.decoder.blocks[0].attention.output

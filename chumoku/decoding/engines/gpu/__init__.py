@@ -1,8 +1,10 @@
 """Decoding on a GPU: each step is one CUDA graph, mostly of our own kernels.
 
 weights      matrices concatenated for the kernels
-kernels      the kernels, in Triton; those of attention are in `attention`
-launch       a Python function for each kernel
+kernels      the kernels, in Triton; those of attention and of experts are in `attention` and `experts`
+launch       a Python function for each kernel; those of attention are in `launch_attention`
+sources      keys and values of an encoder's outputs
+blocks       the blocks of a model
 engine       GpuEngine
 """
 

@@ -2,8 +2,7 @@
 
     step     copy a token of each row to a fixed buffer, replay the graph for that many rows, copy the logits
     pack     tokens of any rows side by side, each with its row and position; used by prefill and extend
-    graph    embed, L × (project, attend, output, up, down), logits, the most likely token     (`launch`)
-             with an encoder, L × (project, attend, output, query, attend to the source, output, up, down)
+    graph    embed, the blocks (`blocks`), logits, the most likely token
 
 One graph works for all lengths, because lengths are stored and incremented on the device. There are graphs for 1, 2, 4
 … 64, 128, 192 … rows; rows beyond the live ones write behind their ends, where nothing is read. Long prompts are
@@ -21,31 +20,17 @@ import torch
 from torch import Tensor
 
 from chumoku.decoding.engines.base import TorchEngine
-from chumoku.decoding.engines.gpu import launch
+from chumoku.decoding.engines.gpu import launch, launch_attention
+from chumoku.decoding.engines.gpu.blocks import Blocks, Tables
 from chumoku.decoding.engines.gpu.sources import SourceStore
-from chumoku.decoding.engines.gpu.weights import (
-    CrossAttention,
-    ExpertWeights,
-    Layer,
-    Matrix,
-    SublayerNorms,
-    UpDown,
-    read_layers,
-    read_logits,
-    read_norm,
-    unsupported,
-)
+from chumoku.decoding.engines.gpu.weights import read_logits, read_norm, unsupported
 from chumoku.errors import UsageError
-from chumoku.models.config import ModelConfig
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.lora import Adapter
-from chumoku.nn.moe import can_group
-from chumoku.nn.positions import RotaryPositions, alibi_slopes
 
 AT_ONCE = 2 << 30  # a cache up to this many bytes is allocated at once
 PACK, LEAST_PACK = 2048, 16  # maximum and minimum number of tokens in a pack
 NEAR = 1 << 20  # tokens × last position; beyond this, TorchEngine is faster
-GATES = {"geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 
 
 T = TypeVar("T")
@@ -54,35 +39,6 @@ T = TypeVar("T")
 class StepOutput(NamedTuple):
     logits: Tensor  # [rows, V]
     most_likely: Tensor  # [rows]
-
-
-class Tables(NamedTuple):
-    """Tensors that depend only on positions, for all positions of the cache."""
-
-    places: Tensor | None  # [C, D] learned or sinusoidal
-    rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C, R / 2], and the pairing
-    local_rotation: tuple[Tensor, Tensor, str] | None  # of layers with a window
-    bias: launch.ScoreBias | None  # what is added to the scores, unless each layer has its own vectors
-
-    @classmethod
-    def of(cls, model: DecoderModel | EncoderDecoderModel, capacity: int) -> Tables:
-        stack = model.decoder
-        positions = torch.arange(capacity, device=model.device)
-        places = None if stack.position is None else stack.position(positions, capacity, model.dtype)
-
-        def rotation(rotary: RotaryPositions | None) -> tuple[Tensor, Tensor, str] | None:
-            if rotary is None:
-                return None
-            cos, sin, pairing = rotary(positions, torch.float32)
-            return cos.contiguous(), sin.contiguous(), pairing
-
-        bias = None
-        if stack.alibi is not None:
-            bias = launch.ScoreBias("alibi", alibi_slopes(model.config.heads, device=model.device))
-        elif stack.relative_bias is not None:
-            numbers = stack.relative_bias(positions[None], torch.float32)[0, :, 0]  # of all distances [H, C]
-            bias = launch.ScoreBias("table", numbers.contiguous())
-        return cls(places, rotation(stack.rotary), rotation(stack.local_rotary or stack.rotary), bias)
 
 
 class GpuEngine(TorchEngine):
@@ -102,7 +58,7 @@ class GpuEngine(TorchEngine):
             raise UsageError(f"GpuEngine cannot run this model. {reason}")
         super().__init__(model, rows=rows, capacity=capacity, adapters=adapters)
         self._launcher = launch.Launcher.on(self.device)
-        self._layers = read_layers(model)
+        self._blocks = Blocks(model, self._launcher)
         stack, head = model.decoder, model.head
         self._norm = None if stack.norm is None else read_norm(stack.norm)
         self._embedding_norm = None if stack.embedding_norm is None else read_norm(stack.embedding_norm)
@@ -176,16 +132,15 @@ class GpuEngine(TorchEngine):
 
     def select_rows(self, rows: Sequence[int]) -> None:
         moves = [(place, row) for place, row in enumerate(rows) if place != row]
-        apart = not {place for place, _ in moves} & {row for _, row in moves}
         right = len(rows) <= self.rows and all(0 <= row < self.live for row in rows)
-        if not right or not apart:
+        if not right or len(moves) > launch_attention.MOST_MOVES:
             super().select_rows(rows)
             return
         if moves:
             used = max(self.lengths[row] for _, row in moves)
             with torch.inference_mode():
                 self._reserve(len(rows), used)
-                launch.move(self._store, self._upload(moves), used)
+                launch_attention.move(self._store, self._upload(moves), used)
         with torch.inference_mode():
             self._sources.select_rows(rows)
         # The cache is kept even without rows, because the graphs contain its address.
@@ -252,10 +207,12 @@ class GpuEngine(TorchEngine):
             self._packs.clear()
             self._tables, self._read_by_graphs = Tables.of(self.model, self._store.shape[4]), now
 
-    def _capture(self, tokens: int, compute: Callable[[launch.Workspace], T]) -> Callable[[], T]:
+    def _capture(self, tokens: int, compute: Callable[[launch_attention.Workspace], T]) -> Callable[[], T]:
         """A function that runs a pass of `tokens` tokens, as a CUDA graph if possible."""
         config = self.model.config
-        workspace = launch.Workspace.empty(tokens, config.heads, config.key_heads, config.key_width, device=self.device)
+        workspace = launch_attention.Workspace.empty(
+            tokens, config.heads, config.key_heads, config.key_width, device=self.device
+        )
         if self.device.type != "cuda":
             return lambda: compute(workspace)
         compute(workspace)  # compiles
@@ -263,116 +220,46 @@ class GpuEngine(TorchEngine):
         with torch.cuda.graph(graph):
             answer = compute(workspace)
 
-        def replay(workspace: launch.Workspace = workspace) -> T:
+        def replay(workspace: launch_attention.Workspace = workspace) -> T:
             graph.replay()  # uses the workspace, which must stay allocated
             return answer
 
         return replay
 
-    def _step(self, rows: int, workspace: launch.Workspace) -> StepOutput:
+    def _step(self, rows: int, workspace: launch_attention.Workspace) -> StepOutput:
         """One token for each of the first `rows` rows."""
-        where = launch.TokenPlaces(self._rows[:rows], self._positions[:rows])
+        where = launch_attention.TokenPlaces(self._rows[:rows], self._positions[:rows])
         x = self._embed(self._tokens[:rows], where, counted=(self._at, self._advance))
-        logits = launch.multiply(self._launcher, self._blocks(x, where, workspace), self._logits, norm=self._norm)
+        hidden = self._run_blocks(x, where, workspace)
+        logits = launch.multiply(self._launcher, hidden, self._logits, norm=self._norm)
         return StepOutput(logits, launch.argmax(self._launcher, logits))
 
-    def _run_pack(self, size: int, workspace: launch.Workspace) -> Tensor:
+    def _run_pack(self, size: int, workspace: launch_attention.Workspace) -> Tensor:
         tokens, rows, positions = self._pack[:, :size]
-        where = launch.TokenPlaces(rows, positions)
-        return self._blocks(self._embed(tokens, where), where, workspace, together=True)
+        where = launch_attention.TokenPlaces(rows, positions)
+        return self._run_blocks(self._embed(tokens, where), where, workspace, together=True)
 
-    def _embed(self, tokens: Tensor, where: launch.TokenPlaces, counted: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def _run_blocks(
+        self,
+        x: Tensor,
+        where: launch_attention.TokenPlaces,
+        workspace: launch_attention.Workspace,
+        *,
+        together: bool = False,
+    ) -> Tensor:
+        return self._blocks.run(
+            x, where, workspace, cache=self._store, sources=self._sources, tables=self._tables, together=together
+        )
+
+    def _embed(
+        self, tokens: Tensor, where: launch_attention.TokenPlaces, counted: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         embedding = self.model.decoder.embedding
         table, places, factor = embedding.table, self._tables.places, embedding.factor
         x = launch.embed(
             self._launcher, tokens, where.positions, table=table, places=places, factor=factor, counted=counted
         )
         return x if self._embedding_norm is None else launch.normalize(self._launcher, x, self._embedding_norm)
-
-    def _blocks(
-        self, x: Tensor, where: launch.TokenPlaces, workspace: launch.Workspace, *, together: bool = False
-    ) -> Tensor:
-        """Vectors [n, D] through the blocks; with `together`, new tokens of one row attend to each other."""
-        launcher, config = self._launcher, self.model.config
-        queries, keys = config.heads * config.key_width, (config.heads + config.key_heads) * config.key_width
-        for number, (layer, cached) in enumerate(zip(self._layers, self._store, strict=True)):
-            start, place = x, self._rotated(where, layer)
-            projected = launch.multiply(
-                launcher, x, layer.projection, norm=layer.attention_norms.input, first=not number
-            )
-            launch.normalize_part(launcher, projected, 0, queries, layer.query_norm)
-            launch.normalize_part(launcher, projected, queries, keys, layer.key_norm)
-            if together:
-                launch.write_cache(launcher, projected, cached, place, heads=config.heads)
-            scoring = self._scoring(layer)
-            heads = launch.attend(
-                launcher, projected, cached, place, workspace, heads=config.heads, scoring=scoring, first=together
-            )
-            x = self._add(x, heads, layer.output, layer.attention_norms)
-            if layer.cross is not None:
-                x = self._attend_source(x, layer.cross, self._sources.store[number], where)
-            given = start if config.parallel else x
-            if isinstance(layer.feedforward, UpDown):
-                hidden = self._hidden(given, layer.feedforward.up, layer.feedforward_norms)
-                x = self._add(x, hidden, layer.feedforward.down, layer.feedforward_norms)
-            else:
-                x = self._add_experts(x, given, layer.feedforward, layer.feedforward_norms)
-        return x
-
-    def _attend_source(self, x: Tensor, cross: CrossAttention, memory: Tensor, where: launch.TokenPlaces) -> Tensor:
-        heads, scoring = self.model.config.heads, read_scoring(self.model.config)
-        queries = launch.multiply(self._launcher, x, cross.query, norm=cross.norms.input)
-        launch.normalize_part(self._launcher, queries, 0, queries.shape[1], cross.query_norm)
-        attended = launch.attend_source(
-            self._launcher, queries, memory, where, self._sources.lengths, heads=heads, scoring=scoring
-        )
-        return self._add(x, attended, cross.output, cross.norms)
-
-    def _hidden(self, x: Tensor, up: Matrix, norms: SublayerNorms) -> Tensor:
-        kind = self.model.config.feedforward
-        activation, gated = GATES.get(kind, kind), kind in GATES
-        return launch.multiply(self._launcher, x, up, norm=norms.input, activation=activation, gated=gated)
-
-    def _add_experts(self, x: Tensor, given: Tensor, feed: ExpertWeights, norms: SublayerNorms) -> Tensor:
-        """x after the experts, which are computed from `given`."""
-        launcher, kind = self._launcher, self.model.config.feedforward
-        given = given if norms.input is None else launch.normalize(launcher, given, norms.input)
-        if len(given) > launch.EXPERT_ROWS and can_group(given, feed.module.experts.up):
-            y = feed.module(given)
-        else:
-            logits = launch.multiply(launcher, given, feed.router)
-            y = launch.run_experts(launcher, given, logits, feed.module, activation=GATES.get(kind, kind))
-            if feed.shared is not None and feed.shared_router is not None:
-                shared = launch.multiply(
-                    launcher, self._hidden(given, feed.shared.up, SublayerNorms()), feed.shared.down
-                )
-                y += launch.multiply(launcher, given, feed.shared_router).sigmoid() * shared
-        x = x + (y if norms.output is None else launch.normalize(launcher, y, norms.output))
-        return x if norms.sum is None else launch.normalize(launcher, x, norms.sum)
-
-    def _scoring(self, layer: Layer) -> launch.Scoring:
-        window = self.model.config.attention_window if layer.local else None
-        bias = self._tables.bias if layer.relative is None else launch.ScoreBias("vectors", layer.relative)
-        return read_scoring(self.model.config)._replace(window=window, bias=bias)
-
-    def _rotated(self, where: launch.TokenPlaces, layer: Layer) -> launch.TokenPlaces:
-        if not layer.rotated:
-            return where
-        return where._replace(rotation=self._tables.local_rotation if layer.local else self._tables.rotation)
-
-    def _add(self, x: Tensor, inputs: Tensor, matrix: Matrix, norms: SublayerNorms) -> Tensor:
-        """x after a sublayer whose last product is that of `inputs` and `matrix`."""
-        if norms.output is None:
-            x = launch.multiply(self._launcher, inputs, matrix, residual=x)
-        else:
-            x = x + launch.normalize(self._launcher, launch.multiply(self._launcher, inputs, matrix), norms.output)
-        return x if norms.sum is None else launch.normalize(self._launcher, x, norms.sum)
-
-
-def read_scoring(config: ModelConfig) -> launch.Scoring:
-    """The scores of cross-attention, which depend on no position."""
-    scale = config.key_width**-0.5 if config.attention_scale is None else config.attention_scale
-    return launch.Scoring(scale, cap=config.score_cap)
 
 
 def bucket(rows: int) -> int:

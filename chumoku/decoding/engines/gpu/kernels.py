@@ -327,13 +327,18 @@ def argmax_of_parts(
 
 
 @triton.jit
-def move(store, moves, rows, used, size, BLOCK: tl.constexpr):
-    """Copy row moves[1] of one layer's keys or values to row moves[0]; `size` numbers per row and head."""
-    part, head, number = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+def move(store, moves, count, rows, used, size, MOVES: tl.constexpr, BLOCK: tl.constexpr):
+    """Copy row moves[i, 1] of one layer's keys or values to row moves[i, 0] for all i at once.
+
+    `size` numbers per row and head, of which the first `used` are copied. A program copies BLOCK of them in all rows:
+    it reads every row before it writes one.
+    """
+    part, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     heads = tl.num_programs(1)
-    place, row = tl.load(moves + 2 * number), tl.load(moves + 2 * number + 1)
-    target = store + ((part * rows + place) * heads + head) * size
-    source = store + ((part * rows + row) * heads + head) * size
-    for start in range(0, used, BLOCK):
-        k = start + tl.arange(0, BLOCK)
-        tl.store(target + k, tl.load(source + k, k < used), k < used)
+    k, number = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, MOVES)
+    there = (number < count)[:, None] & (k < used)[None, :]
+    place = tl.load(moves + 2 * number, number < count, 0)
+    row = tl.load(moves + 2 * number + 1, number < count, 0)
+    values = tl.load(store + ((part * rows + row) * heads + head)[:, None] * size + k[None, :], there)
+    tl.debug_barrier()  # all threads have read
+    tl.store(store + ((part * rows + place) * heads + head)[:, None] * size + k[None, :], values, there)

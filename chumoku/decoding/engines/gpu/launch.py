@@ -1,5 +1,7 @@
 """A Python function for each kernel, with its block sizes and grid; for many rows, PyTorch's matrix products.
 
+Those of attention and of its cache are in `launch_attention`.
+
     rows ≤ FEW_ROWS     the kernel `product` reads each weight once for all rows, with norm and activation fused
     more           norm, PyTorch's product (with dequantized weights), activation
 
@@ -15,18 +17,13 @@ import torch.nn.functional as F
 import triton  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor
 
-from chumoku.decoding.engines.gpu import attention, experts, kernels
+from chumoku.decoding.engines.gpu import experts, kernels
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.quantized import GROUP, Int4, Int8
 
 PROCESSORS = 132  # multiprocessors of an H200
 FEW_ROWS = 2
-KEY_BLOCK = 64  # keys in one block
-LANES = (256, 8)  # keys in one block, and warps, when each query head has its own program
-SOURCE_LANES = (64, 4)  # the same for the keys of a source
-ALONE = 512  # a past of up to this many keys is not split into parts, because joining them takes longer
-PROGRAMS, MOST_PARTS = 2 * PROCESSORS, 32  # programs of all parts together
 PART = 4096  # logits compared by one program
 EXPERT_ROWS, EXPERT_OUTPUTS = 8, 2  # rows for which experts are computed one by one, and outputs of one program
 WIDE = 4096  # a matrix with more inputs has blocks of its own
@@ -256,133 +253,6 @@ def run_experts(launcher: Launcher, x: Tensor, logits: Tensor, module: MixtureOf
         BLOCK_K=next_power_of_two(hidden_width), **sizes,
     )  # fmt: skip
     return out
-
-
-class Workspace(NamedTuple):
-    """Buffers for the results of the parts of a long past."""
-
-    outputs: Tensor
-    logs: Tensor
-    arrived: Tensor  # number of finished parts of each row and head; zero between steps
-    parts: int
-    alone: bool  # a program for each query head, not for each key head
-
-    @classmethod
-    def empty(cls, rows: int, heads: int, kv_heads: int, width: int, *, device: torch.device) -> Workspace:
-        """Buffers for `rows` tokens per step."""
-        alone = rows * heads <= PROGRAMS
-        places = rows * (heads if alone else kv_heads)
-        parts = min(MOST_PARTS, next_power_of_two(max(1, PROGRAMS // places) + 1) // 2)  # a power of two
-        shape = (places, parts, 1 if alone else max(16, next_power_of_two(heads // kv_heads)))
-        outputs = torch.empty(*shape, max(16, next_power_of_two(width)), device=device)
-        arrived = torch.zeros(places, dtype=torch.int32, device=device)
-        return cls(outputs, torch.empty(shape, device=device), arrived, parts, alone)
-
-
-class TokenPlaces(NamedTuple):
-    """Rows and positions of n new tokens in the cache, and the rotation of all positions."""
-
-    rows: Tensor  # [n]
-    positions: Tensor  # [n]
-    rotation: tuple[Tensor, Tensor, str] | None = None  # cos, sin [C, R / 2] and the pairing
-
-    def kernel_rotation(self, unused: Tensor) -> tuple[Tensor, Tensor, dict[str, object]]:
-        """cos and sin, and the kernels' constants; without rotation `unused` stands for cos and sin."""
-        cos, sin, pairing = self.rotation or (unused, unused, "none")
-        return cos, sin, {"ROTATED": 2 * cos.shape[-1], "PAIRING": pairing}
-
-
-class ScoreBias(NamedTuple):
-    """What is added to the scores of keys for their distance (the kinds are those of `attention`)."""
-
-    kind: str
-    numbers: Tensor
-
-    @property
-    def clip(self) -> int:
-        """The largest distance with a vector of its own."""
-        return len(self.numbers) // 2 if self.kind == "vectors" else 0
-
-
-class Scoring(NamedTuple):
-    """How a layer computes scores from queries and keys."""
-
-    scale: float
-    window: int | None = None
-    bias: ScoreBias | None = None
-    cap: float | None = None
-
-
-def attend(
-    launcher: Launcher,
-    projected: Tensor,
-    store: Tensor,
-    where: TokenPlaces,
-    workspace: Workspace,
-    *,
-    heads: int,
-    scoring: Scoring,
-    first: bool = False,
-) -> Tensor:
-    """Attention of new tokens; `store` [2, rows, G, C, K] is one layer of the cache.
-
-    As the `first` it waits before it reads the past, because a previous kernel may still be writing it.
-    """
-    kv_heads, capacity, width = store.shape[2:]
-    out = projected.new_empty(len(projected), heads * width)
-    cos, sin, rotation = where.kernel_rotation(workspace.logs)
-    block, many = LANES if workspace.alone else (KEY_BLOCK, 4)
-    tensors = projected, cos, sin, store[0], store[1], where.rows, where.positions
-    bias = scoring.bias or ScoreBias("none", workspace.logs)
-    left = out, workspace.outputs, workspace.logs, workspace.arrived, bias.numbers, scoring.scale, capacity
-    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PARTS": workspace.parts, **rotation}
-    sizes |= {"WINDOW": scoring.window or 0, "BIAS": bias.kind, "CLIP": bias.clip, "CAP": scoring.cap or 0.0}
-    sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": workspace.outputs.shape[3]}
-    sizes |= launcher.options(warps=many, first=first)
-    if workspace.alone:
-        attention.attend_alone[(len(projected), heads, workspace.parts)](*tensors, *left, **sizes)
-    else:
-        sizes |= {"BLOCK_S": next_power_of_two(heads // kv_heads), "BLOCK_H": workspace.outputs.shape[2]}
-        attention.attend[(len(projected), kv_heads, workspace.parts)](*tensors, *left, **sizes)
-    return out
-
-
-def attend_source(
-    launcher: Launcher,
-    queries: Tensor,
-    memory: Tensor,
-    where: TokenPlaces,
-    lengths: Tensor,
-    *,
-    heads: int,
-    scoring: Scoring,
-) -> Tensor:
-    """Cross-attention of new tokens; `memory` [2, rows, G, S, K] is one layer, of sources of these lengths [rows]."""
-    kv_heads, capacity, width = memory.shape[2:]
-    out, (block, many) = torch.empty_like(queries), SOURCE_LANES
-    attention.attend_source[(len(queries), heads)](
-        queries, memory[0], memory[1], where.rows, lengths, out, scoring.scale, capacity,
-        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, CAP=scoring.cap or 0.0, BLOCK=block,
-        BLOCK_K=max(16, next_power_of_two(width)), **launcher.options(warps=many),
-    )  # fmt: skip
-    return out
-
-
-def write_cache(launcher: Launcher, projected: Tensor, store: Tensor, where: TokenPlaces, *, heads: int) -> None:
-    """Write the keys and values of new tokens to the cache, so that tokens of one row can attend to each other."""
-    kv_heads, capacity, width = store.shape[2:]
-    cos, sin, rotation = where.kernel_rotation(projected)
-    attention.write_cache[(len(projected), kv_heads)](
-        projected, cos, sin, store[0], store[1], where.rows, where.positions, capacity,
-        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, BLOCK_K=next_power_of_two(width), **rotation,
-        **launcher.options(warps=1),
-    )  # fmt: skip
-
-
-def move(store: Tensor, moves: Tensor, used: int) -> None:
-    """Copy the first `used` positions of row moves[i, 1] to row moves[i, 0] of the cache; no row may be in both."""
-    layers, _, rows, kv_heads, capacity, width = store.shape
-    kernels.move[(2 * layers, kv_heads, len(moves))](store, moves, rows, used * width, capacity * width, BLOCK=1024)
 
 
 def argmax(launcher: Launcher, logits: Tensor) -> Tensor:
