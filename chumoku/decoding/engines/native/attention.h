@@ -48,7 +48,11 @@ template <int D, int END> [[gnu::always_inline]] inline Floats fold_all(Floats* 
 }
 
 constexpr int TILE_ROWS = 16;   // tokens of a tile, at most
+#if defined(__x86_64__) && !defined(__AVX512F__)
+constexpr int TOGETHER = 2;     // queries whose sums fit in 16 registers
+#else
 constexpr int TOGETHER = 4;     // queries whose sums fit in registers
+#endif
 constexpr int BLOCK_KEYS = 64;  // keys whose values stay in the cache while all queries use them
 
 // Call `run` with the number of queries as template argument.

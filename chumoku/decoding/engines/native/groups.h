@@ -6,6 +6,7 @@
 
 #include "codes.h"
 #include "pairs_wasm.h"
+#include "pairs_x86.h"
 #include "structs.h"
 #include "vectors.h"
 
@@ -26,7 +27,7 @@ constexpr int INPUT_BYTES = 2;   // of a quantized input: its halves
 struct Inputs {
     int stride = 0, groups = 0;
     std::vector<float> floats, step, shift;
-    std::vector<int8_t> halves;  // in WebAssembly, pairs of 16-bit numbers (int8_wasm.h)
+    std::vector<int8_t> halves;  // or pairs of 16-bit numbers (pairs_x86.h, pairs_wasm.h)
     std::vector<int32_t> sums;  // of the integers of half a group
 
     void reserve(int count, int inputs) {
@@ -44,6 +45,7 @@ struct Inputs {
         return halves.data() + size_t(r / TILE_TOKENS * 2 * TILE_TOKENS + r % TILE_TOKENS) * stride;
     }
     const int8_t* low(int r) const { return high(r) + TILE_TOKENS * stride; }
+    const int16_t* pairs(int r) const { return reinterpret_cast<const int16_t*>(halves.data()) + size_t(r) * stride; }
 
     void form(int r, const Product& product) {
         std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
@@ -75,7 +77,8 @@ struct Inputs {
 #if defined(__wasm__)
         repeat_pairs(whole, halves.data() + (size_t(r) * stride + first) * INPUT_BYTES);
 #else
-        split_bytes(whole, const_cast<int8_t*>(high(r)) + first, const_cast<int8_t*>(low(r)) + first);
+        if (PAIRED) write_pairs(whole, const_cast<int16_t*>(pairs(r)) + first);
+        else split_bytes(whole, const_cast<int8_t*>(high(r)) + first, const_cast<int8_t*>(low(r)) + first);
 #endif
         int32_t* sum = &sums[2 * place];
         for (int half = 0; half < 2; half++) sum[half] = total(wholes[half]);

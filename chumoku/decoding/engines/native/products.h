@@ -1,7 +1,7 @@
 // Matrix-vector products: y[o] = Σ_i W[o, i] x[i] + b[o]
 //
-// Weights are stored in blocks of as many outputs as a register has lanes (n = 16, or 4 on ARM), so that a register holds
-// one sum for each output and no sum across a register is needed:
+// Weights are stored in blocks of as many outputs as a register has lanes (n = 16 with AVX-512, 8 with
+// AVX2, else 4), so that a register holds one sum for each output and no sum across a register is needed:
 //
 //     float32, bf16   [N/n][K][n]                multiplied as floats
 //     int8            [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
@@ -105,10 +105,13 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                 for (int part = 0; part < PARTS; part++) {
                     Floats scale = group.scale(outer[b], part), shift = group.shift(outer[b], part);
                     int from = g * GROUP + part * 16;
+                    Ints paired[R];
+                    if constexpr (PAIRED)
+                        dot_pairs<WORDS>(q + part * WORDS, in.pairs(first) + from, in.stride, paired);
 #pragma GCC unroll 8
                     for (int r = 0; r < R; r++) {
                         size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + from;
-                        Ints dots = dot<WORDS>(q + part * WORDS, h + at, l + at);
+                        Ints dots = PAIRED ? paired[r] : dot<WORDS>(q + part * WORDS, h + at, l + at);
                         sums.of[b][r] = G::add(sums.of[b][r], dots, scale, shift, in, place, part);
                     }
                 }

@@ -19,10 +19,12 @@ namespace {
 
 #if defined(__aarch64__)
 constexpr int LANES = 4, BLOCKS = 4, ROWS = 4;  // 16-byte registers, 32 of them
-#elif defined(__wasm__)
-constexpr int LANES = 4, BLOCKS = 2, ROWS = 4;  // 16-byte registers; x86 processors have 16 of them
-#else
+#elif defined(__AVX512F__)
 constexpr int LANES = 16, BLOCKS = 2, ROWS = 8;  // 64-byte registers, 32 of them
+#elif defined(__AVX2__)
+constexpr int LANES = 8, BLOCKS = 2, ROWS = 4;  // 32-byte registers, 16 of them
+#else
+constexpr int LANES = 4, BLOCKS = 2, ROWS = 4;  // 16-byte registers; x86 processors have 16 of them
 #endif
 #if defined(__ARM_FEATURE_DOTPROD) || defined(__wasm__)
 constexpr int OFFSET = 0;  // int8 weights are stored unchanged: the processor multiplies signed by signed numbers
@@ -46,26 +48,12 @@ template <class V> inline void store(void* to, V v) { std::memcpy(to, &v, sizeof
 
 inline Floats spread(float value) { return value - Floats{}; }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
-// One of the two 32-byte registers of a vector, and a vector from both.
-template <class Half, class V> inline Half half(const V& v, int number) {
-    return load<Half>(reinterpret_cast<const char*>(&v) + 32 * number);
-}
-template <class V, class Half> inline V join_halves(Half first, Half second) {
-    V v;
-    store(&v, first);
-    store(reinterpret_cast<char*>(&v) + 32, second);
-    return v;
-}
-#endif
-
 // a · b + c, rounded once if the processor has a fused multiply-add.
 inline Floats fma(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__) && defined(__FMA__)
-    return join_halves<Floats>(_mm256_fmadd_ps(half<__m256>(a, 0), half<__m256>(b, 0), half<__m256>(c, 0)),
-                               _mm256_fmadd_ps(half<__m256>(a, 1), half<__m256>(b, 1), half<__m256>(c, 1)));
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif defined(__aarch64__)
     return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
@@ -83,8 +71,7 @@ inline Floats from_halves(const void* from) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_maskz_cvtph_ps(0xffff, load<__m256i>(from));
 #elif defined(__AVX2__) && defined(__F16C__)
-    const char* bytes = static_cast<const char*>(from);
-    return join_halves<Floats>(_mm256_cvtph_ps(load<__m128i>(bytes)), _mm256_cvtph_ps(load<__m128i>(bytes + 16)));
+    return (Floats)_mm256_cvtph_ps(load<__m128i>(from));
 #elif defined(__aarch64__)
     return (Floats)vcvt_f32_f16(load<float16x4_t>(from));
 #else
@@ -97,6 +84,8 @@ inline Floats from_halves(const void* from) {
 inline Floats from_bytes(const void* from) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(from)));
+#elif defined(__AVX2__)
+    return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
 #elif defined(__aarch64__)
     int8x8_t bytes = vreinterpret_s8_u32(vdup_n_u32(load<uint32_t>(from)));
     return (Floats)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
@@ -109,17 +98,6 @@ inline Floats from_bytes(const void* from) {
 inline Ints dot4(Ints sums, Bytes w, const int8_t* x) {
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(load<int32_t>(x)));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-    // Even and odd bytes as 16-bit numbers, because 8-bit products would saturate in the sum of two.
-    __m256i even = _mm256_set1_epi32(uint16_t(x[0]) | x[2] * 65536);
-    __m256i odd = _mm256_set1_epi32(uint16_t(x[1]) | x[3] * 65536);
-    auto add = [&](int number) {
-        __m256i bytes = half<__m256i>(w, number);
-        __m256i first = _mm256_madd_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(255)), even);
-        __m256i second = _mm256_madd_epi16(_mm256_srli_epi16(bytes, 8), odd);
-        return _mm256_add_epi32(half<__m256i>(sums, number), _mm256_add_epi32(first, second));
-    };
-    return join_halves<Ints>(add(0), add(1));
 #elif defined(__ARM_FEATURE_DOTPROD)
     int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(load<int32_t>(x)));
     return (Ints)vdotq_s32((int32x4_t)sums, vreinterpretq_s8_u8((uint8x16_t)w), four);
@@ -145,9 +123,9 @@ inline Bytes look_up(const uint8_t (&table)[16], Bytes places) {
 #if defined(__AVX512BW__)
     return (Bytes)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(load<__m128i>(table)), (__m512i)places);
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-    __m256i both = _mm256_broadcastsi128_si256(load<__m128i>(table));
-    return join_halves<Bytes>(_mm256_shuffle_epi8(both, half<__m256i>(places, 0)),
-                              _mm256_shuffle_epi8(both, half<__m256i>(places, 1)));
+    return (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load<__m128i>(table)), (__m256i)places);
+#elif defined(__SSSE3__)
+    return (Bytes)_mm_shuffle_epi8(load<__m128i>(table), (__m128i)places);
 #elif defined(__aarch64__)
     return (Bytes)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)places);
 #else
