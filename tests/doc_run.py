@@ -44,8 +44,8 @@ _IN_PROCESS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:chumoku|python \S+\.py) ")
 _SERVER = re.compile(r"python -m http\.server (.*) \d+")
 
 
-def run_page(name: str, folder: Path) -> None:
-    """Run the blocks of a page. The folder must be the current directory.
+def run_page(name: str, folder: Path) -> int:
+    """Run the blocks of a page, and return how many ran. The folder must be the current directory.
 
     Readers are in the folder of the clone, so the examples and the recipes are in this folder, too. Figures are
     plotted, but saved as one pixel: drawing them would take most of the time, and has its own tests.
@@ -63,8 +63,7 @@ def run_page(name: str, folder: Path) -> None:
             "matplotlib.figure.Figure.savefig", lambda _, file, **__: Image.new("L", (1, 1)).save(file, "PNG")
         )
         page = Page(folder, stack, patch)
-        for block in read_blocks(text):
-            page.run(block, name)
+        return sum(page.run(block, name) for block in read_blocks(text))
 
 
 class Page:
@@ -75,19 +74,21 @@ class Page:
         self.scope: dict[str, object] = {"__name__": "__main__"}
         self.address = ADDRESS
 
-    def run(self, block: Block, name: str) -> None:
+    def run(self, block: Block, name: str) -> bool:
+        """Write or run a block; False if there is nothing to run."""
         if "file" in block.markers:
             (self.folder / block.markers["file"]).write_text(block.code, encoding="utf-8")
         if block.kind not in ("python", "bash") or "parsed" in block.markers:
-            return
+            return False
         make_given(self.folder, block.markers.get("given", ""))
         code, appended = adapt(block)
         if block.kind == "python":
             exec(compile(code, name, "exec"), self.scope)  # noqa: S102 - our own documentation, in a test
-            return
+            return True
         for line in split_commands(code):
             words = next((words for command, words in appended if f"{command} " in f"{line} "), "")
             self.run_line(f"{line} {words}".strip())
+        return True
 
     def run_line(self, line: str) -> None:
         line = line.replace(ADDRESS, self.address)

@@ -181,7 +181,7 @@ def test_the_files_for_deployment_fit_the_program() -> None:
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_page(page, tmp_path)
+    assert run_page(page, tmp_path)
 
 
 FAILING: list[tuple[str, dict[str, str]]] = [

@@ -648,25 +648,21 @@ COMPUTED_BY_FAST_ENGINES = {
     *("norm_epsilon", "bias", "scale_embedding", "embedding_norm", "segments", "share_embeddings", "tie_output"),
     *("output_bias", "head", "dropout", "initialization", "no_position_every", "norm_bias", "norm_unit_offset"),
     *("parallel", "shared_norm", "attention_scale", "logit_cap", "scale_logits", "attention_window", "first_norm"),
-    *("placement", "query_key_norm", "score_cap", "full_attention_every", "full_attention_first"),
+    *("placement", "query_key_norm", "score_cap", "full_attention_every", "full_attention_first", "position"),
+    *("relative_clip", "relative_buckets", "relative_max_distance"),
 }
-RELATIVE = {"relative_clip", "relative_buckets", "relative_max_distance"}
-COMPUTED_BY_THE_NATIVE_ENGINE = {"position", "norm", *RELATIVE}
 WITH_EXPERTS = {"experts_per_token", "normalize_experts", "shared_expert_width"}
+COMPUTED_BY_ONE = {"native": {"norm"}, "gpu": {"experts", *WITH_EXPERTS}}
 WITH_LABELS = {"classifier_activation", "classifier_norm", "classifier_bias", "label_bias"}
-NO_EFFECT_WITHOUT_ANOTHER = {
-    "native": WITH_EXPERTS | WITH_LABELS,
-    "gpu": WITH_EXPERTS | WITH_LABELS | RELATIVE,
-}
+NO_EFFECT_WITHOUT_ANOTHER = {"native": WITH_EXPERTS | WITH_LABELS, "gpu": WITH_LABELS}
 ONLY_FOR_ENCODERS = {"pooling", "normalize", "max_seq_length", "prompts"}
 
 
 @pytest.mark.parametrize("engine", ["native", "gpu"])
 def test_every_config_key_is_known_to_the_fast_engines(engine: str) -> None:
     """A new key must be computed by them or refused, or they would silently ignore it."""
-    known = COMPUTED_BY_FAST_ENGINES | NO_EFFECT_WITHOUT_ANOTHER[engine] | ONLY_FOR_ENCODERS
-    if engine == "native":
-        known |= COMPUTED_BY_THE_NATIVE_ENGINE
+    computed = COMPUTED_BY_FAST_ENGINES | COMPUTED_BY_ONE[engine]
+    known = computed | NO_EFFECT_WITHOUT_ANOTHER[engine] | ONLY_FOR_ENCODERS
     refused = {key for key in SUPPORTED[engine] if "." not in key}
     assert {field.name for field in dataclasses.fields(ModelConfig)} == known | refused
     assert not known & refused
