@@ -1,6 +1,6 @@
 """Loss curves on a GPU: the compiled step with our kernels, beside the formulas in PyTorch, on the same batches.
 
-    python benchmarks/loss_curves.py TEXT [--steps 2000] [--batch 8]
+    python benchmarks/loss_curves.py TEXT [--steps 2000] [--batch 8] [--runs fast fp8 plain seed]
 
 fast     the trainer's step as `benchmarks/train_gpu.py` measures it: bf16, compiled, our kernels
 fp8      the same with `train.fp8_output`
@@ -31,6 +31,8 @@ from chumoku.training.precision import fast_kernels
 from chumoku.training.settings import OptimizerSettings, TrainSettings
 
 DEVICE, LENGTH, PEAK, WARMUP = torch.device("cuda"), 1024, 6e-4, 100
+# The seed, whether with compiled kernels, and whether with train.fp8_output.
+RUNS = {"fast": (1, True, False), "fp8": (1, True, True), "plain": (1, False, False), "seed": (2, True, False)}
 NO_DROPOUT = {"dropout": {"embedding": 0.0, "attention": 0.0, "sublayer": 0.0}}
 
 
@@ -79,17 +81,18 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     chosen = parser.parse_args()
     data = torch.frombuffer(bytearray(chosen.text.read_bytes()), dtype=torch.uint8).to(DEVICE)
-    runs = {"fast": (1, True, False), "fp8": (1, True, True), "plain": (1, False, False), "seed": (2, True, False)}
     result: dict[str, object] = {"benchmark": "loss_curves", "device": torch.cuda.get_device_name()}
     curves = {}
-    for name, (seed, fast, fp8) in runs.items():
+    for name in chosen.runs:
+        seed, fast, fp8 = RUNS[name]
         losses, seconds = train(data, steps=chosen.steps, batch=chosen.batch, seed=seed, fast=fast, fp8=fp8)
         curves[name] = tenths(losses)
         result[name] = {"tenths": curves[name], "last_100": sum(losses[-100:]) / 100, "s_per_step": round(seconds, 4)}
         torch.cuda.empty_cache()
-    for name in ("fast", "fp8", "seed"):
+    for name in chosen.runs if "plain" in curves else ():
         apart = [abs(a - b) for a, b in zip(curves[name], curves["plain"], strict=True)]
         result[f"{name}_from_plain"] = round(max(apart), 4)
     print(json.dumps(result))
