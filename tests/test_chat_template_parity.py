@@ -102,7 +102,7 @@ def test_texts_and_tokens_are_those_of_transformers(name: str, kind: str) -> Non
     template = ours.chat_template
     assert template is not None
 
-    @settings(max_examples=200)
+    @settings(max_examples=60)
     @given(conversations(tools=family.tools), st.booleans())
     def check(talk: tuple[list[dict[str, Any]], list[dict[str, Any]] | None], prompt: bool) -> None:
         messages, tools = talk

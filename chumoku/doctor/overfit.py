@@ -29,11 +29,10 @@ def run(subject: Subject) -> Iterator[Finding]:
         raise Skip("the first rows have no labels")
     learning_rate = min(3e-3, max(1e-4, 0.2 / model.config.width))
     with restore_after(model, precise=False), train_mode(model):
-        for parameter in model.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
+        weights = [parameter.requires_grad_() for parameter in model.parameters() if parameter.is_floating_point()]
         evaluation = subject.default_objective().eval()
         first = last = total_loss(evaluation, batch) / tokens
-        optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
+        optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0, fused=True)
         objective.train()
         for number in range(1, STEPS + 1):
             optimizer.zero_grad()
