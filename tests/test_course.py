@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,4 +109,5 @@ def test_stored_verdicts_are_in_the_chapters() -> None:
         text = describe_claims(id, "ja")
         assert any(words.ja in text.partition("<dl>")[0] for _, words in VERDICTS.values()) == (id in stored), id
         assert ("<img" in text) == (id in stored), id
+        assert not re.search(r"[ぁ-ん一-龠\d%] ?\([ぁ-ん一-龠\dA-Za-z]", re.sub("<[^>]*>", "", text)), id
         assert ("chumoku lab run" in text) == (id not in stored), id

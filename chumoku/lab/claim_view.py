@@ -29,7 +29,11 @@ WORDS = {
     "rule": Words("Rule", "判定の規則"),
     "run": Words("Run it (it trains for minutes)", "実行（数分の学習をします）"),
 }
-_BRACKETS = re.compile(r" ?\(([^()]*[\u3040-\u30ff\u3400-\u9fff][^()]*)\) ?")
+_JAPANESE = r"\u3040-\u30ff\u3400-\u9fff"
+# Around Japanese or an interval; or after Japanese or a number, but not those of a vector (1, 2).
+_BRACKETS = re.compile(
+    rf" ?\(([^()]*[{_JAPANESE}][^()]*|\d[^()]*–[^()]*)\) ?|(?<=[{_JAPANESE}\d]) ?\((?!\d+,)([A-Za-z\d][^()]*)\) ?"
+)
 
 
 class Finding(NamedTuple):
@@ -95,7 +99,7 @@ def _figure(picture: bytes, caption: str) -> str:
 
 
 def _prose(words: Words, language: str) -> str:
-    """A text of the lab as HTML; brackets around Japanese are full-width."""
+    """A text of the lab as HTML; brackets in Japanese are full-width, except those of formulas."""
     if language == "en":
         return with_code(words.en)
-    return with_code(_BRACKETS.sub(r"（\1）", words.ja))
+    return with_code(_BRACKETS.sub(lambda found: f"（{found[1] or found[2]}）", words.ja))
