@@ -122,4 +122,4 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             color = "#1c2733" if one[key] == one["right"] else "#b23a48"
             height = top - step * (0.27 + 0.2 * row)
             axis.text(0.02, height, name, fontsize=8, va="top", transform=axis.transAxes, color="#8a949e")
-            axis.text(0.2, height, one[key], fontsize=8.5, va="top", transform=axis.transAxes, color=color)
+            axis.text(0.26, height, one[key], fontsize=8.5, va="top", transform=axis.transAxes, color=color)
