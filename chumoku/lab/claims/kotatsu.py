@@ -71,12 +71,13 @@ def run(budget: Budget) -> Outcome:
         "runs": found,
     }
     text = ", ".join(f"“{one['translation']}”" for one in runs)
+    text_ja = "".join(f"「{one['translation']}」" for one in runs)
     likely = min(step["best"][0][1] for step in runs[0]["steps"])
     looked = "; ".join(
         ", ".join(f"{name} {weight:.2f} (rank {rank:.0f})" for name, (weight, rank) in one["cells"].items())
         for one in found
     )
-    looked_ja = re.sub(r"\(rank (\d+)\)", r"(\1位)", looked)
+    looked_ja = re.sub(r" \(rank (\d+)\)", r"（\1位）", looked).replace(", ", "、").replace("; ", "。")
     right = sum(one["translation"] == EXPECTED for one in runs)
     return Outcome(
         verdict=judge(numbers),
@@ -84,7 +85,7 @@ def run(budget: Budget) -> Outcome:
         summary=Words(
             f"Translations by seed: {text}; correct in {right} of {len(runs)}. In seed 0 the probability of the chosen "
             f"word was at least {likely:.2f}. Cross-attention by seed, with weight and rank in its row: {looked}.",
-            f"シードごとの訳は {text} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
+            f"シードごとの訳は{text_ja}で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
             f"{likely:.2f}でした。交差アテンションの重みと行の中での順位：{looked_ja}。",
         ),
         when=Words(
