@@ -16,8 +16,15 @@ from chumoku.training.settings import TrainSettings
 SETTINGS = {"fp8_output": True, "precision": "bf16", "compile": True}
 
 
-def wrapped(changes: dict[str, object], *, fixed: bool = True, device: str = "cuda", **config: object) -> Objective:
-    model = chumoku.build(chumoku.preset("tiny-decoder", **config))
+def wrapped(
+    changes: dict[str, object],
+    *,
+    preset: str = "tiny-decoder",
+    fixed: bool = True,
+    device: str = "cuda",
+    **config: object,
+) -> Objective:
+    model = chumoku.build(chumoku.preset(preset, **config))
     objective = Objective(model)
     wrap(
         objective,
@@ -38,6 +45,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_where_it_is_used_and_where_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert wrapped({}).fp8_output
+    assert wrapped({}, preset="tiny-encoder").fp8_output
     assert not wrapped({"fp8_output": False}).fp8_output
     for changes in ({"precision": "float32"}, {"precision": "fp16"}, {"compile": False}, {"plain": True}):
         with pytest.raises(ChumokuError, match="batches of one shape"):

@@ -172,7 +172,7 @@ def hypotheses(
 ) -> list[list[Hypothesis]]:
     """The `best` translations of each source, as tokens; none for an empty source or one that is no longer wanted.
 
-    begin       the tokens that a translation begins with; by default the tokenizer's begin token
+    begin          the tokens that a translation begins with; by default the tokenizer's begin token
     on_finished    called after each batch with the numbers of its sources
     """
     first, end = begin_and_end(tokenizer)

@@ -198,7 +198,7 @@ def _check_fp8(objective: Objective, settings: TrainSettings, world: World, *, f
         )
     if world.device.type != "cuda" or not TRITON or torch.cuda.get_device_capability(world.device) < (8, 9):
         raise UsageError("train.fp8_output needs an NVIDIA GPU with 8-bit floats: Ada, Hopper or later.")
-    product = model.output_product(torch.empty(0, model.config.width, device="meta"))
+    product = model.output_product(torch.empty(0, model.config.width, dtype=model.dtype, device=model.device))
     if model.config.width % 16 or product is None or objective.token_loss is not token_loss or objective.reads_logits:
         raise UsageError(
             "train.fp8_output needs a width that is a multiple of 16, and a loss of logits that are neither scaled nor "

@@ -35,7 +35,7 @@ def round_to_e5m2(x):
 
 
 @triton.jit
-def differentiate_twice(
+def differentiate_and_transpose(
     logits, labels, log_sums, gradient, transposed, N, V, padded, smoothing, scale,
     IGNORED: tl.constexpr, FOURS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -103,7 +103,7 @@ def losses_and_gradients(
     gradient = torch.empty(rows, padded, dtype=torch.float8_e5m2, device=x.device)
     transposed = torch.empty(padded, rows, dtype=torch.float8_e5m2, device=x.device)
     fours, columns = BLOCK
-    differentiate_twice[(triton.cdiv(rows, 4 * fours), triton.cdiv(padded, columns))](
+    differentiate_and_transpose[(triton.cdiv(rows, 4 * fours), triton.cdiv(padded, columns))](
         logits, labels, log_sums, gradient.view(torch.uint8), transposed.view(torch.int32), rows, len(weight), padded,
         smoothing, GRADIENT_SCALE, IGNORED=IGNORE, FOURS=fours, COLUMNS=columns, num_warps=4,
     )  # fmt: skip

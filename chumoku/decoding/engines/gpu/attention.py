@@ -216,9 +216,9 @@ def attend(
     query = rotate(new + (group * SHARED + head) * WIDTH, k, inside, cos, sin, position, ROTATED, PAIRING)
     query = query.to(keys.dtype.element_ty)
     last = part == parts - 1
-    asking = tl.minimum(group * SHARED + head, HEADS - 1)  # rows beyond the heads are not used
+    query_head = tl.minimum(group * SHARED + head, HEADS - 1)  # rows beyond the heads are not used
     own, value = own_score(
-        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, biases, tl.max(asking, 1), position, capacity,
+        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, biases, tl.max(query_head, 1), position, capacity,
         scale, k, last & (position < capacity), KV_HEADS, WIDTH, ROTATED, PAIRING, BIAS, CLIP, CAP,
     )  # fmt: skip
     most = tl.where(last, own, -float("inf"))
@@ -226,8 +226,8 @@ def attend(
     found = tl.where(last, value + tl.zeros([BLOCK_H, BLOCK_K], tl.float32), 0.0)
     shown = (s >= begin) & (s < end)
     most, total, found = attend_block(
-        query, first_keys, first_values, shown, most, total, found, scale, biases, asking, position - s, k, capacity,
-        WIDTH, BIAS, CLIP, CAP,
+        query, first_keys, first_values, shown, most, total, found, scale, biases, query_head, position - s, k,
+        capacity, WIDTH, BIAS, CLIP, CAP,
     )  # fmt: skip
     for _ in range(first + part * each + 1, tl.cdiv(end, BLOCK)):
         s += BLOCK
@@ -235,7 +235,7 @@ def attend(
         seen = (s < end)[:, None] & (k < WIDTH)
         block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
         most, total, found = attend_block(
-            query, block_keys, block_values, s < end, most, total, found, scale, biases, asking, position - s, k,
+            query, block_keys, block_values, s < end, most, total, found, scale, biases, query_head, position - s, k,
             capacity, WIDTH, BIAS, CLIP, CAP,
         )  # fmt: skip
     store_result(
@@ -261,10 +261,10 @@ def attend_lanes(
     at = s.to(tl.int64)[:, None] * WIDTH + k
     block_keys, block_values = first_keys, first_values
     for _ in range(tl.min(s, 0), end, BLOCK):
-        asked = block_keys.to(tl.float32)
+        key_vectors = block_keys.to(tl.float32)
         if BIAS == "vectors":
-            asked += distance_vectors(biases, position - s, k, WIDTH, CLIP).to(tl.float32)
-        scores = tl.sum(asked * query, 1) * scale
+            key_vectors += distance_vectors(biases, position - s, k, WIDTH, CLIP).to(tl.float32)
+        scores = tl.sum(key_vectors * query, 1) * scale
         if BIAS == "alibi" or BIAS == "table":
             scores += score_bias(biases, head, position - s, capacity, BIAS)
         scores = tl.where((s >= begin) & (s < end), soft_cap(scores, CAP), -float("inf"))

@@ -231,20 +231,20 @@ def activate(launcher: Launcher, x: Tensor, kind: str, *, gated: bool) -> Tensor
 
 def run_experts(launcher: Launcher, x: Tensor, logits: Tensor, module: MixtureOfExperts, *, activation: str) -> Tensor:
     """Σ g_i FFN_i(x) for every row of x [rows, D], from the router's logits [rows, E]."""
-    weights, (rows, width), each = module.experts, x.shape, module.per_token
+    weights, (rows, width), per_token = module.experts, x.shape, module.per_token
     count, hidden_width = weights.up.shape[:2]
-    shares, totals = torch.empty(rows, each, device=x.device), torch.empty(rows, device=x.device)
-    chosen = torch.empty(rows, each, dtype=torch.int32, device=x.device)
+    shares, totals = torch.empty(rows, per_token, device=x.device), torch.empty(rows, device=x.device)
+    chosen = torch.empty(rows, per_token, dtype=torch.int32, device=x.device)
     experts.route[(rows,)](
-        logits, shares, totals, chosen, EXPERTS=count, PER_TOKEN=each, NORMALIZE=module.normalize,
+        logits, shares, totals, chosen, EXPERTS=count, PER_TOKEN=per_token, NORMALIZE=module.normalize,
         BLOCK=next_power_of_two(count), **launcher.options(warps=1),
     )  # fmt: skip
     gated, biased = weights.gate is not None, weights.up_bias is not None
     first, first_bias = (weights.gate, weights.gate_bias) if gated else (weights.up, weights.up_bias)
     biases = (first_bias, weights.up_bias, weights.down_bias) if biased else (x, x, x)  # without biases none is read
-    hidden, out = x.new_empty(rows * each, hidden_width), torch.empty_like(x)
-    sizes = {"PER_TOKEN": each, "BIAS": biased, "BLOCK_N": EXPERT_OUTPUTS, **launcher.options()}
-    experts.up[(triton.cdiv(hidden_width, EXPERT_OUTPUTS), rows * each)](
+    hidden, out = x.new_empty(rows * per_token, hidden_width), torch.empty_like(x)
+    sizes = {"PER_TOKEN": per_token, "BIAS": biased, "BLOCK_N": EXPERT_OUTPUTS, **launcher.options()}
+    experts.up[(triton.cdiv(hidden_width, EXPERT_OUTPUTS), rows * per_token)](
         x, first, weights.up, *biases[:2], chosen, hidden, INPUTS=width, OUTPUTS=hidden_width,
         KIND=activation, GATED=gated, BLOCK_K=next_power_of_two(width), **sizes,
     )  # fmt: skip

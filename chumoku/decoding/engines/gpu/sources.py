@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from chumoku.decoding.engines.encoder_outputs import EncoderOutputs, new_size, write_rows
+from chumoku.decoding.engines.gpu.launch import next_power_of_two
 from chumoku.models.config import ModelConfig
 from chumoku.nn.cache import KeyValue
 
@@ -39,16 +41,16 @@ class SourceStore(EncoderOutputs):
     def _write(self, memory: tuple[KeyValue, ...], lengths: list[int]) -> None:
         first = len(self._lengths)
         self._reserve(first + len(lengths), max(lengths))
-        self._memory = tuple(KeyValue(*pair) for pair in self.store)  # after the last row was removed there is none
+        self._memory = split_layers(self.store)  # removing all rows has emptied it
         write_rows(self._memory, memory, first)
 
     def _reserve(self, rows: int, length: int) -> None:
         have = self.store.shape
         if rows > have[2] or length > have[4]:
-            size = (*have[:2], new_size(have[2], rows, most=self._rows), have[3], max(have[4], power(length)), have[5])
-            larger = self.store.new_zeros(size)
+            rows, positions = new_size(have[2], rows, most=self._rows), max(have[4], next_power_of_two(length))
+            larger = self.store.new_zeros(*have[:2], rows, have[3], positions, have[5])
             larger[:, :, : have[2], :, : have[4]] = self.store
-            self.store, self._memory = larger, tuple(KeyValue(*pair) for pair in larger)
+            self.store, self._memory = larger, split_layers(larger)
 
     def _upload(self) -> None:
         numbers = self._lengths + [0] * (self._rows - len(self._lengths))
@@ -56,6 +58,6 @@ class SourceStore(EncoderOutputs):
         self.lengths.copy_(pinned, non_blocking=True)
 
 
-def power(length: int) -> int:
-    """The smallest power of two that is at least `length`."""
-    return 1 << (length - 1).bit_length()
+def split_layers(store: Tensor) -> tuple[KeyValue, ...]:
+    """The keys and values of each layer [rows, G, S, K], as views."""
+    return tuple(KeyValue(*pair) for pair in store)
