@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # or each process compiles every file again
 
-.PHONY: demo docs pictures notebooks test test-slow test-all check format strings faults families wasm wheel venv browser clean
+.PHONY: demo docs pictures notebooks test test-slow test-all check format laws strings faults families wasm wheel venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -40,6 +40,10 @@ check: venv
 format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The laws on every combination of kind, position, norm, placement, feed-forward and heads: three minutes.
+laws: venv
+	CHUMOKU_CELLS=all $(BIN)/pytest tests/test_laws.py
 
 # Encode and decode 100,000 random texts and 100,000 random byte strings; then the texts again in Chromium, and 300 random
 # models there.

@@ -1,13 +1,15 @@
 """Every combination ("cell") of kind × position × norm × placement × feed-forward × kv_heads, as small models.
 
 Every kind × position × kv_heads also has a cell with an attention window, and every kind has cells with the other
-placements and with each of EXTRAS.
+placements and with each of EXTRAS. COVERING is enough of them that any three values of the product occur together in
+one of its cells; `make laws` (CHUMOKU_CELLS=all in the environment) makes it all of them.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
 from typing import NamedTuple
 
 import torch
@@ -130,20 +132,40 @@ class Cell(NamedTuple):
         return ModelConfig(**{**values, **EXTRAS[self.extra], **changes})  # type: ignore[arg-type]
 
 
-CELLS = [Cell(*values) for values in itertools.product(KINDS, POSITIONS, NORMS, PLACEMENTS, FEEDFORWARDS, KV_HEADS)]
-CELLS += [
+PRODUCT = [Cell(*values) for values in itertools.product(KINDS, POSITIONS, NORMS, PLACEMENTS, FEEDFORWARDS, KV_HEADS)]
+OTHERS = [
     Cell(kind, position, kv_heads=kv_heads, window=WINDOW)
     for kind, position, kv_heads in itertools.product(KINDS, POSITIONS, KV_HEADS)
 ]
-CELLS += [
+OTHERS += [
     Cell(kind, kv_heads=1, norm="rms" if extra == "unit offset" else "layer", extra=extra)
     for kind, extra in itertools.product(KINDS, EXTRAS)
     if extra and not (extra in ("parallel", "shared norm") and kind == "encoder-decoder")
 ]
-CELLS += [
+OTHERS += [
     Cell(kind, norm=norm, placement=placement, feedforward="geglu_tanh")
     for kind, norm, placement in itertools.product(KINDS, NORMS, ("output", "sandwich"))
 ]
+CELLS = PRODUCT + OTHERS
+
+
+def triples_of(cell: Cell) -> set[object]:
+    """Return every three values of the product that this cell has together."""
+    return set(itertools.combinations(enumerate(cell[:6]), 3))
+
+
+def cover_triples(cells: list[Cell]) -> list[Cell]:
+    """Return few of these cells that have the triples of all: first those with the most triples not yet seen."""
+    triples, seen, kept = {cell: triples_of(cell) for cell in cells}, set[object](), []
+    for count in range(20, 0, -1):
+        for cell in cells:
+            if len(triples[cell] - seen) >= count:
+                kept.append(cell)
+                seen |= triples[cell]
+    return sorted(kept)
+
+
+COVERING = CELLS if os.environ.get("CHUMOKU_CELLS") == "all" else cover_triples(PRODUCT) + OTHERS
 
 
 @functools.lru_cache(maxsize=16)

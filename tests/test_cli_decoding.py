@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bundles import byte_tokenizer, chat_tokenizer, make_bundle
@@ -216,9 +217,10 @@ def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
 
 def test_generate_min_new_tokens(ask: Ask, models: Path) -> None:
     pipeline = chumoku.load(models / "decoder")
-    seed = next(seed for seed in range(999) if len(pipeline.generate("Once", max_new_tokens=31, seed=seed)) < 15)
-    words = ("generate", "decoder", "Once", "--max-new-tokens", "31", "--seed", str(seed))
-    expected = pipeline.generate("Once", max_new_tokens=31, min_new_tokens=31, seed=seed)
+    options: dict[str, Any] = {"max_new_tokens": 31, "temperature": 5.0}  # hot, so that some text ends soon
+    seed = next(seed for seed in range(99) if len(pipeline.generate("Once", seed=seed, **options)) < 15)
+    words = ("generate", "decoder", "Once", "--max-new-tokens", "31", "--temperature", "5", "--seed", str(seed))
+    expected = pipeline.generate("Once", min_new_tokens=31, seed=seed, **options)
     assert ask(*words, "--min-new-tokens", "31").out == expected + "\n"
     assert len(ask(*words).out) < len(ask(*words, "--min-new-tokens", "31").out)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,13 @@ def test_no_pickle_and_no_remote_code() -> None:
 def test_a_definition_is_written_once(definition: str) -> None:
     """Removing the wrapper of torch.compile; the label without a loss; the suggestion of a similar name."""
     assert sum(len(re.findall(definition, file.read_text(encoding="utf-8"))) for file in FILES) == 1
+
+
+def test_every_requirement_that_make_installs_is_pinned() -> None:
+    (extras,) = re.findall(r'--constraint constraints\.txt --editable "\.\[(.+)\]"', (ROOT / "Makefile").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = project["dependencies"] + [
+        one for extra in extras.split(",") for one in project["optional-dependencies"][extra]
+    ]
+    pinned = {line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert {re.split("[<>=]", one)[0].lower() for one in required} <= pinned

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from cells import CELLS, EXTRAS, KINDS, POSITIONS, Cell, model_of, tokens
+from cells import CELLS, COVERING, EXTRAS, KINDS, POSITIONS, Cell, model_of, tokens
 from laws import logits_of
 from torch import nn
 
@@ -19,6 +19,8 @@ from chumoku.models.count import Sizes, count
 from chumoku.models.heads import pool
 from chumoku.models.presets import PRESETS, preset
 from chumoku.nn.modules import named_parts
+
+OTHER_SIZES = ("gpt2-medium", "gpt2-large", "gpt2-xl")  # they differ from gpt2 in numbers only
 
 
 def meta_size(config: transformers.PretrainedConfig, kind: type) -> int:
@@ -33,8 +35,8 @@ def test_count_equals_built_parameters(name: str) -> None:
 
 
 @pytest.mark.sample(101)
-@pytest.mark.parametrize("cell", CELLS[::3], ids=str)
-def test_count_equals_built_parameters_in_every_cell(cell: Cell) -> None:
+@pytest.mark.parametrize("cell", COVERING, ids=str)
+def test_count_equals_built_parameters_in_many_cells(cell: Cell) -> None:
     for changes in ({}, {"tie_output": False, "output_bias": True, "bias": False, "embedding_norm": True}):
         config = cell.config(**changes)
         assert count(config).parameters == sum(p.numel() for p in build(config, device="meta").parameters())
@@ -328,9 +330,12 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_built() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in OTHER_SIZES and "tiny" not in name])
 def test_every_preset_compiles_as_one_graph(name: str) -> None:
-    """fullgraph=True: dynamo compiles the whole forward pass or raises. Width as in the preset, depth 1."""
+    """fullgraph=True: dynamo compiles the whole forward pass or raises. Width as in the preset, depth 1.
+
+    The smallest presets are compiled by the next test.
+    """
     config = preset(name, layers=1, vocabulary=997)
     model = build(config)
     torch.compiler.reset()
@@ -348,12 +353,13 @@ def test_every_preset_compiles_as_one_graph(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiny_presets_compile_with_inductor(kind: str) -> None:
-    model = build(preset(f"tiny-{kind}"))
+    model = build(preset(f"tiny-{kind}", layers=1))
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True)
     ids = torch.randint(512, (2, 13))
     arguments = (ids, ids) if kind == "encoder-decoder" else (ids,)
-    expected, output = model(*arguments), compiled(*arguments)
+    mask = {"source_mask" if kind == "encoder-decoder" else "mask": torch.arange(13) < torch.tensor([[13], [7]])}
+    expected, output = model(*arguments, **mask), compiled(*arguments, **mask)
     torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-5, rtol=1e-4)
 
 
@@ -378,9 +384,10 @@ def test_a_cached_step_compiles_as_one_graph(position: str) -> None:
     model = build(Cell("decoder", position).config(layers=1))
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    capacity = 7 if position == "rotary" else 11  # the step that fills a cache is compiled again: enough for one
     with torch.no_grad():
         whole = model(tokens(2, 7)).logits
-        cache, logits = model.new_cache(2, 7), []
+        cache, logits = model.new_cache(2, capacity), []
         for step in range(7):
             out = compiled(tokens(2, 7)[:, step : step + 1], cache=cache)
             cache = out.cache

@@ -91,10 +91,10 @@ def test_counts_in_the_pages() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     kills, commands = re.findall(r"--kills (\d+)", makefile)
     (each,) = re.findall(r"--each (\d+)", makefile)
-    counts = len(cells.CELLS), len(mutants.FORMATS), int(each)
+    counts = len(cells.CELLS), len(cells.COVERING), len(mutants.FORMATS), int(each)
     sentences = {
-        "en": ("{:,} combinations", "of each of {} formats", "opens {:,} damaged files"),
-        "ja": ("組み合わせは {:,} 通り", "{} 形式それぞれ", "それぞれ {:,} 個の壊れたファイル"),
+        "en": ("{:,} combinations", "on {} of them", "of each of {} formats", "opens {:,} damaged files"),
+        "ja": ("組み合わせは {:,} 通り", "そのうちの {} 通り", "{} 形式それぞれ", "それぞれ {:,} 個の壊れたファイル"),
     }
     claims = {"en": f"| {len(CLAIMS)} claims |", "ja": f"| {len(CLAIMS)} の主張 |"}
     kill_counts = {"en": (f"kills\n{kills} runs", f"({commands} times"), "ja": (f"{kills} 回", f"合計 {commands} 回")}

@@ -710,9 +710,12 @@ def test_cast_does_not_change_the_module() -> None:
 def test_wrapped_objectives_equal_the_objective(
     kind: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Traced by the compiler's front end; its code generator needs a C++ compiler and is measured in benchmarks."""
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda module, **words: compile_(module, backend="aot_eager", **words))
+    """Traced by the compiler's front end; its code generator needs a C++ compiler and is measured in benchmarks.
+
+    Blocks of encoder-decoders are compiled with sizes as variables, which takes four times as long beyond dynamo.
+    """
+    compile_, backend = torch.compile, "eager" if kind == "encoder-decoder" else "aot_eager"
+    monkeypatch.setattr(torch, "compile", lambda module, **words: compile_(module, backend=backend, **words))
     config = chumoku.preset(f"tiny-{kind}", layers=1, vocabulary=61, kv_heads=2)
     tokens = torch.randint(61, (3, 7), generator=torch.Generator().manual_seed(0))
     batch = {"tokens": tokens, "labels": tokens.flip(1)}

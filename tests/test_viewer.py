@@ -138,21 +138,22 @@ def test_no_horizontal_overflow(server: FakeServer, open_page: OpenPage, width: 
     page = open_page(server.url, width=width, language=language).page
     translate(page, "W" * 300 + " and then " + "word " * 41)
     page.wait_for_selector(".chip")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    fits = f"document.documentElement.scrollWidth <= {width}"  # once observers of sizes have run, hence `until`
+    until(page, fits)
     page.click("nav a[href='#/chat']")
     page.fill("#ch-draft", "W" * 300)
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("document.querySelector('.top').offsetHeight") < (100 if width == 390 else 60), (
-        "two rows, or one"
-    )
+    until(page, fits)
+    rows = 100 if width == 390 else 60  # two, or one
+    until(page, f"document.querySelector('.top').offsetHeight < {rows}")
     page.goto(f"{server.url}/#/playground")
     page.wait_for_selector(".view-playground")
-    assert page.locator("nav a[href='#/playground']").evaluate(IN_SIGHT), "the link of the view"
+    link_in_sight = f"({IN_SIGHT})(document.querySelector(`nav a[href='#/%s']`))"
+    until(page, link_in_sight % "playground")
     for view in ("lab", "translate"):
         page.focus(f"nav a[href='#/{view}']")
-        assert page.locator(f"nav a[href='#/{view}']").evaluate(IN_SIGHT), "the keyboard reaches every link"
+        until(page, link_in_sight % view)  # the keyboard reaches every link
     until(page, f"document.querySelectorAll('nav.more-after').length === {int(width == 390)}")  # hidden links fade out
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     make_bundle(folder / "model", "encoder-decoder", byte_tokenizer(), width=24)
     return export_page(folder / "model", folder / "small.html", check=False).path
+
+
+def test_a_model_gives_the_same_file_at_any_time(
+    translator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 1_234_567)
+    again = export_page(translator.with_name("model"), tmp_path / translator.name, check=False).path
+    assert again.read_bytes() == translator.read_bytes()
 
 
 def goto(page: Any, path: Path, hash: str = "") -> str:

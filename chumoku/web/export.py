@@ -10,7 +10,6 @@ kept.
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -127,7 +126,7 @@ def make_container(bundle: Bundle, name: str, precision: str, *, into: str | Non
         source_tokenizer=tokenizers.source,
         generation_config=bundle.generation_config,
         capacity=generation["context"],
-        created=int(time.time()),
+        created=0,  # set by the page when it is opened: the same model gives the same file
         examples=examples,
     )
     return write_container(

@@ -20,7 +20,7 @@ export async function openRuntime(parts) {
   const tokenizer = makeTokenizer(container.tokenizer);
   return {
     name: container.name,
-    card: container.header.card,
+    card: { ...container.header.card, created: Math.floor(Date.now() / 1000) },
     container,
     tokenizer,
     sourceTokenizer: container.sourceTokenizer === null ? tokenizer : makeTokenizer(container.sourceTokenizer),
