@@ -64,7 +64,8 @@ class Rows:
 
     def reorder_rows(self, rows: Sequence[int]) -> None:
         """Row i gets the length and the adapter of the previous row rows[i]."""
-        self._longest = [max(self._longest[row], self.lengths[row]) for row in rows]
+        longest = self.lengths if self.layout is None else list(map(max, self._longest, self.lengths))
+        self._longest = [longest[row] for row in rows]
         self.lengths = [self.lengths[row] for row in rows]
         self.row_adapters = [self.row_adapters[row] for row in rows]
 
@@ -75,7 +76,7 @@ class Rows:
 
     def has_adapter(self, first: int, count: int) -> bool:
         """Whether any of these rows has an adapter."""
-        return any(name is not None for name in self.row_adapters[first : first + count])
+        return bool(self.adapters) and any(name is not None for name in self.row_adapters[first : first + count])
 
     def _check_adapters(self) -> None:
         if self.adapters and not isinstance(self.model, DecoderModel):
