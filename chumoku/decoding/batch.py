@@ -27,7 +27,7 @@ def inference_mode(model: Model, parts: Iterable[nn.Module] | None = None) -> It
         yield
 
 
-def upload(numbers: npt.ArrayLike, device: torch.device) -> Tensor:
+def upload(numbers: npt.ArrayLike | Tensor, device: torch.device) -> Tensor:
     """Numbers on a device. The host does not wait until a GPU has them."""
     tensor = torch.as_tensor(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

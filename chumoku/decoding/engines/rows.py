@@ -19,6 +19,8 @@ from chumoku.nn.tap import observed
 class Rows:
     """Sequences in rows 0 … live − 1, each with its own length."""
 
+    most_likely: Tensor | None = None
+
     def __init__(
         self,
         model: DecoderModel | EncoderDecoderModel,

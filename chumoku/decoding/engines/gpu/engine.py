@@ -70,7 +70,6 @@ class GpuEngine(TorchEngine):
         self._steps: dict[int, Callable[[], StepOutput]] = {}
         self._packs: dict[int, Callable[[], Tensor]] = {}
         self._stepping = 0  # number of rows whose lengths a step increments
-        self.most_likely = torch.empty(0, dtype=torch.int64, device=self.device)  # [n] of the last step's logits
         with torch.inference_mode():
             self._tokens, self._advance, self._at, self._positions = self._numbers(4, rows)
             self._rows = torch.arange(rows, device=self.device)
@@ -86,14 +85,15 @@ class GpuEngine(TorchEngine):
     def step(self, tokens: Tensor) -> Tensor:
         count = len(tokens)
         self.check_tokens(tokens, 1)
+        self.most_likely = None
         if self.has_adapter(0, count):
-            return super().extend(tokens[:, None])[:, 0]
+            return super().step(tokens)
         self.check_unobserved()
         longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
             self._reserve(self.live, longest)
             self._device_lengths()
-            self._tokens[:count] = tokens
+            torch.clamp(tokens.to(self.device), min=0, out=self._tokens[:count])
             rows = min(bucket(count), self._store.shape[2])
             if rows not in self._steps:
                 # Compiling runs a step that increments no length: what it writes lies behind the ends of the rows.
@@ -102,8 +102,10 @@ class GpuEngine(TorchEngine):
             self._set_advance(count)
             logits, most_likely = self._steps[rows]()
             # The next step overwrites these buffers.
-            self.most_likely = most_likely[:count].clone()
             result = self.model.scale_and_cap(logits[:count].clone())
+            # Scaling and capping round, so that the first of several equal logits may be another one.
+            if not self.model.config.scale_logits and self.model.config.logit_cap is None:
+                self.most_likely = most_likely[:count].clone()
         self.lengths[:count] = [length + 1 for length in self.lengths[:count]]
         return result
 
