@@ -6,6 +6,8 @@ share = bytes of weights read per token · tokens/s / (bytes read and written pe
 The embedding is not counted unless it is also the output matrix, because a token reads only one row of it.
 
 generate    `generate` with an open engine, a prompt of 128 tokens and 256 new tokens, greedy
+forbidden   the same with three forbidden tokens, as `generate_texts` has them
+sampled     the same at temperature 0.8 instead of greedy
 step        the engine's steps alone, greedy, over the same lengths
 int8, int4  the same with quantized weights
 plain       `generate` in PyTorch
@@ -77,9 +79,9 @@ def prompt_of(model: DecoderModel, length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(model.config.vocabulary), k=length)
 
 
-def generate_once(model: DecoderModel, engine: Engine) -> Callable[[], object]:
-    prompt = [prompt_of(model, PROMPT)]
-    return lambda: generate(model, prompt, max_new_tokens=NEW, temperature=0.0, engine=engine)
+def generate_once(model: DecoderModel, engine: Engine, **sampling: object) -> Callable[[], object]:
+    prompt, options = [prompt_of(model, PROMPT)], SamplingOptions(**{"temperature": 0.0, **sampling})
+    return lambda: generate(model, prompt, max_new_tokens=NEW, sampling=options, engine=engine)
 
 
 def step_repeatedly(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
@@ -88,7 +90,7 @@ def step_repeatedly(model: DecoderModel, engine: GpuEngine) -> Callable[[], obje
         tokens = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         for _ in range(NEW):
             engine.step(tokens)
-            tokens = engine.most_likely
+            tokens = tokens if engine.most_likely is None else engine.most_likely
 
     engine.select_rows([])
     engine.add_rows(1)
@@ -100,6 +102,8 @@ def single(model: DecoderModel, copy: float) -> dict[str, object]:
     engine = GpuEngine(model, rows=1, capacity=PROMPT + NEW)
     found: dict[str, dict[str, object]] = {
         "generate": rates(NEW, generate_once(model, engine)),
+        "forbidden": rates(NEW, generate_once(model, engine, forbidden=(0, 1, 2))),
+        "sampled": rates(NEW, generate_once(model, engine, temperature=0.8)),
         "step": rates(NEW, step_repeatedly(model, engine)),
         "plain": rates(NEW, generate_once(model, TorchEngine(model, rows=1, capacity=PROMPT + NEW)), rounds=2),
     }

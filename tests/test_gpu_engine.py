@@ -183,7 +183,21 @@ def test_steps_are_the_models(cell: str, few: int, monkeypatch: pytest.MonkeyPat
     engine = GpuEngine(model, rows=3, capacity=80)
     assert close(steps(engine), plain)
     assert engine.lengths == [length + 2 for length in LENGTHS]
-    assert torch.equal(engine.most_likely, plain[-1].argmax(-1))
+    if model.config.logit_cap is None:
+        assert torch.equal(engine.most_likely, plain[-1].argmax(-1))
+    else:
+        assert engine.most_likely is None, "different logits may be equal after the cap"
+
+
+def test_the_most_likely_token_is_the_first_of_the_largest_if_all_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "PART", 16)
+    logits = torch.randn(7, 61, generator=torch.Generator().manual_seed(3))
+    logits[1, 40] = logits[2, 60] = torch.nan
+    logits[3, 5], logits[4], logits[5, 7:] = torch.inf, -torch.inf, -torch.inf
+    logits[6, [20, 50]] = 9.0
+    found = launch.argmax(launch.Launcher.on(DEVICE), logits.to(DEVICE)).tolist()
+    assert found == [-1 if row in (1, 2, 3, 4) else int(logits[row].argmax()) for row in range(7)]
+    assert found[6] == 20
 
 
 @pytest.mark.parametrize(("width", "dtype"), [(64, torch.bfloat16), (20, torch.float16), (23, torch.float32)])

@@ -199,7 +199,10 @@ def test_top_k_functions_equal_pytorch(size: int, seed: int, zeros: float, k: in
     assert torch.equal(values, shares.topk(min(k, size)).values)
     assert torch.equal(shares.gather(1, places), values)
     assert all(len(set(row)) == len(row) for row in places.tolist())
-    assert torch.equal(first_largest(shares), shares.argmax(-1))
+    for rows in (shares, shares.bfloat16()):
+        values, places = first_largest(rows)
+        assert torch.equal(places, rows.argmax(-1))
+        assert torch.equal(values, rows.amax(-1))
     points = torch.rand(5, generator=random, dtype=torch.float64)
     points[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
     sums = shares.cumsum(-1, dtype=torch.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from cells import VOCABULARY, Cell, model_of
@@ -166,6 +168,34 @@ def test_tokens_that_arrive_late_change_nothing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: True)
     for kind in ("decoder", "encoder-decoder"):
         assert not wrong(kind)
+
+
+def test_most_likely_tokens_of_the_engine_are_taken_where_no_rule_changes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, sample_rows, sampled = TorchEngine.step, chosen_module.sample_rows, []
+
+    def with_argmax(engine: TorchEngine, tokens: torch.Tensor) -> torch.Tensor:
+        logits = step(engine, tokens)
+        engine.most_likely = logits.argmax(-1)
+        return logits
+
+    monkeypatch.setattr(TorchEngine, "step", with_argmax)
+    monkeypatch.setattr(chosen_module, "sample_rows", lambda *given: (sampled.append(1), sample_rows(*given))[1])
+    monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: True)
+    model, greedy = varied_model("decoder", "none"), SamplingOptions(temperature=0.0)
+    free = [Request(prompt, 5 + row, greedy, (END,)) for row, prompt in enumerate(prompts()[:7])]
+    texts = [alone(model, request) for request in free]
+    ruled = [
+        replace(request, sampling=greedy.forbid([text[-1]]) if text else greedy, min_new_tokens=len(text) + 1)
+        for request, text in zip(free, texts, strict=True)
+        if text
+    ]
+    for asked, expected in ((free, texts), (ruled, [alone(model, request) for request in ruled])):
+        sampled.clear()
+        found, _ = served(model, asked, rows=7, chunk=100, arrivals=[0] * len(asked), cancelled={0: 3})
+        assert found[1:] == expected[1:]
+        assert found[0] == expected[0][:3], "cancelled; another row takes its place"
+        assert (len(sampled) == 1) == (asked is free), "rows are sampled only after the prefill"
+    assert not any(text in texts for text in expected)
 
 
 def test_a_long_prompt_does_not_make_the_others_wait() -> None:

@@ -127,7 +127,9 @@ def test_disconnect_during_a_translation(server: Serving, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(beam, "advance", slowly)
     # The search takes ten seconds if it is not cancelled.
-    monkeypatch.setattr(Rules, "done", lambda self, found, live, *, length, limit: length >= limit)
+    monkeypatch.setattr(
+        Rules, "done", lambda self, scores, live, numbers, *, length: length >= self.limit_array[numbers]
+    )
     asked = {"model": "translator", "text": "a" * 400, "max_tokens": 500, "length_penalty": 10.0, "beam": 7}
     with abandoned_request(server, "/v1/translate", **asked):
         until(lambda: steps[0] > 3)

@@ -1,4 +1,4 @@
-"""Shared by all decoding: a context manager for inference, and how a batch is compacted when rows finish.
+"""Shared by all decoding: a context manager for inference, copies to a device, and how a batch is compacted.
 
 a b c d e f   and b, d are finished:   a f c e    the last rows fill the gaps, so that few rows move
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from chumoku.models.model import Model
 from chumoku.nn.modules import eval_mode
@@ -24,6 +25,12 @@ def inference_mode(model: Model, parts: Iterable[nn.Module] | None = None) -> It
     """
     with eval_mode(model.modules() if parts is None else parts), torch.inference_mode():
         yield
+
+
+def upload(numbers: npt.ArrayLike | Tensor, device: torch.device) -> Tensor:
+    """Numbers on a device. The host does not wait until a GPU has them."""
+    tensor = torch.as_tensor(numbers)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def compact_rows(staying: Sequence[int]) -> list[int]:

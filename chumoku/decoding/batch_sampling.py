@@ -1,6 +1,6 @@
 """Sampling for a batch: the formulas of `decoding.sampling` for rows that each have their own `SamplingOptions`.
 
-    greedy rows                   one argmax for all of them
+    greedy rows                   one argmax for all of them; the engine's if all rows are greedy, without rules
     rows with equal options       sampled together; with top_k, top_p or min_p only the most likely tokens are sorted
     repetition, presence          applied to the tokens that were seen, not to the whole vocabulary
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from chumoku.data.order import generator
+from chumoku.decoding.batch import upload
 from chumoku.decoding.constraint import Constraint
 from chumoku.decoding.sampling import SamplingOptions, apply_frequency_penalty, penalize, widest_float
 from chumoku.decoding.top_k import first_largest, largest, reached
@@ -69,6 +70,7 @@ class Plan(NamedTuple):
     penalties: tuple[Tensor, Tensor] | None  # repetition and presence [n, 1]
     frequency: Tensor | None  # [n, 1]
     groups: list[tuple[Tensor | None, SamplingOptions, list[SamplerState]]]
+    greedy: bool  # every row takes the most likely token of the model's own logits
     valid_steps: float
 
 
@@ -123,9 +125,15 @@ class BatchSampler:
             self._counts = self._counts[index] if penalized else None
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor) -> Tensor:
-        """A token for each row of [n, V], which may be overwritten; INVALID where the logits are not finite."""
+    def sample(self, logits: Tensor, most_likely: Tensor | None = None) -> Tensor:
+        """A token for each row of [n, V], which may be overwritten; INVALID where the logits are not finite.
+
+        most_likely    the token of the largest logit of each row, or INVALID, if the engine has computed them
+        """
         plan = self._current_plan()
+        if most_likely is not None and plan.greedy:
+            self._record(most_likely)
+            return most_likely
         if self._seen is not None and plan.penalties is not None:
             repetition, presence = plan.penalties
             penalized = penalize(logits.gather(1, self._seen), repetition_penalty=repetition, presence_penalty=presence)
@@ -158,6 +166,8 @@ class BatchSampler:
         self._plan_steps += 1
         for state in self.states:
             state.generated += 1
+        if self._seen is None and self._counts is None:
+            return
         tokens = sampled.clamp(min=0)[:, None]
         if self._seen is not None:
             self._seen = torch.cat([self._seen, tokens], 1)
@@ -192,6 +202,10 @@ class BatchSampler:
             penalties,
             frequency,
             [(self._index(rows), all_options[rows[0]], [self.states[row] for row in rows]) for rows in groups.values()],
+            self._seen is None
+            and self._counts is None
+            and not biases
+            and all(state.options.greedy and state.constraint is None for state in self.states),
             min((state.min_new_tokens - state.generated for state in self.states if state.too_short), default=math.inf),
         )
 
@@ -209,12 +223,12 @@ class BatchSampler:
 def sample_rows(logits: Tensor, options: SamplingOptions, states: Sequence[SamplerState]) -> Tensor:
     """A token for each row of [n, V]; penalties and biases are already applied."""
     if options.greedy:
-        tokens = first_largest(logits)
-        best = logits.gather(1, tokens[:, None])[:, 0]
-        return tokens.where(best.isfinite(), INVALID)
+        best, tokens = first_largest(logits)
+        # x − x is 0 unless x is NaN or infinite; fewer kernels than isfinite and where.
+        return tokens.masked_fill_(best - best != 0, INVALID)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     numbers = torch.tensor([state.random.random() for state in states], dtype=widest_float(logits.device))
-    points = numbers.clamp(max=1 - torch.finfo(numbers.dtype).eps / 2).to(logits.device)
+    points = upload(numbers.clamp(max=1 - torch.finfo(numbers.dtype).eps / 2), logits.device)
     best = logits.amax(-1, keepdim=True)
     if options.top_k is not None:
         tokens = sample_from_top(logits, best, options, points, min(options.top_k, logits.shape[-1]))

@@ -9,8 +9,9 @@
                 length and at `limit`
     at `limit`  hypotheses are cut, and compete as they are
 
-The encoder runs once. Sentences that are done leave the batch. A beam of one is greedy search. `cross_attention` runs
-the model once more over a finished translation to get its attention weights.
+The encoder runs once. Sentences that are done leave the batch. A beam of one is greedy search. Candidates are ranked
+where the logits are and reach the host in one copy for each step, where `beam_results` keeps them as arrays.
+`cross_attention` runs the model once more over a finished translation to get its attention weights.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.decoding.batch import compact_rows, inference_mode, longest
-from chumoku.decoding.beam_rules import Hypothesis, Rules, check
+from chumoku.decoding.batch import compact_rows, inference_mode, longest, upload
+from chumoku.decoding.beam_results import Candidates, Results
+from chumoku.decoding.beam_rules import Hypothesis, Numbers, Rules, check
 from chumoku.decoding.beam_tree import Tree
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.engines.native import ranking
@@ -37,29 +39,6 @@ from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import record
 
 StillWanted = Callable[[Sequence[int]], Sequence[bool]]  # called at every step: which of these rows to continue
-
-
-class Prefix(NamedTuple):
-    """A live hypothesis: its last token after those of another prefix, and log p of all of them."""
-
-    before: Prefix | None
-    token: int
-    total: float
-
-
-class Sentence(NamedTuple):
-    """The live hypotheses of a sentence: `beam` of them, best first; before the first token, one."""
-
-    number: int  # its row in the input
-    beams: list[Prefix]
-
-
-class Candidate(NamedTuple):
-    """A continuation of a live hypothesis."""
-
-    total: float
-    row: int  # of the hypothesis that it continues
-    token: int
 
 
 def search(
@@ -139,39 +118,34 @@ def run_search(
     engine.select_rows([])
     engine.add_rows(len(prompts), sources)
     logits = engine.prefill(prompts)
-    live = [Sentence(number, [Prefix(None, -1, 0.0)]) for number in range(len(prompts))]
-    found: list[list[Hypothesis]] = [[] for _ in prompts]
-    dropped: set[int] = set()
+    numbers, totals = np.arange(len(prompts)), np.zeros((len(prompts), 1), dtype=np.float32)
+    results, dropped = Results(rules, len(prompts)), np.zeros(len(prompts), dtype=bool)
     for length in itertools.count(1):
-        totals = [[one.total for one in sentence.beams] for sentence in live]
         candidates = rank_candidates(logits, totals, rules, length=length)
-        collect(found, live, candidates, rules=rules, length=length)
-        live, order = advance(live, candidates, rules)
-        if tree is not None and live[0].number == 0:
-            grow_tree(tree, live[0], candidates[0], order, rules=rules, length=length)
-        done = [
-            rules.done(found[number], beams[0].total, length=length, limit=rules.limits[number])
-            for number, beams in live
-        ]
+        results.collect(numbers, candidates, length=length)
+        live = advance(candidates, rules)
+        if tree is not None and numbers[0] == 0:
+            grow_tree(tree, live.select(0), candidates.select(0), rules=rules, length=length)
+        done = rules.done(results.scores[numbers], live.totals[:, 0], numbers, length=length)
         if still_wanted is not None:
-            wanted = still_wanted([sentence.number for sentence in live])
-            dropped |= {sentence.number for sentence, still in zip(live, wanted, strict=True) if not still}
-            done = [over or not still for over, still in zip(done, wanted, strict=True)]
-        if any(done):
-            staying = compact_rows([place for place, over in enumerate(done) if not over])
-            live = [live[place] for place in staying]
-            order = [order[place * rules.beam + nth] for place in staying for nth in range(rules.beam)]
+            unwanted = ~np.array(still_wanted(numbers.tolist()), dtype=bool)
+            dropped[numbers[unwanted]] = True
+            done |= unwanted
+        if done.any():
+            staying = compact_rows(np.flatnonzero(~done).tolist())
+            numbers, live = numbers[staying], live.select(staying)
         # One move of rows for both: beams that continue, and sentences that leave.
-        if any(done) or rules.beam > 1:
-            engine.select_rows(order)
-        if not live:
+        if done.any() or rules.beam > 1:
+            engine.select_rows(live.rows.ravel().tolist())
+        if not len(numbers):
             break
-        tokens = [one.token for sentence in live for one in sentence.beams]
-        logits = engine.step(torch.tensor(tokens, device=engine.device))
-    if not all(row or number in dropped for number, row in enumerate(found)):
+        logits = engine.step(upload(live.tokens.ravel().astype(np.int64), engine.device))
+        totals = live.totals
+        results.add_step(live)
+    found = results.best()
+    if not all(row or dropped[number] for number, row in enumerate(found)):
         raise ChumokuError("The model's logits are not finite numbers, so no token can be chosen.")
-    ranked = [sorted(row, key=lambda one: -one.score)[: rules.best] for row in found]
-    return [[] if number in dropped else row for number, row in enumerate(ranked)]
+    return [[] if dropped[number] else row for number, row in enumerate(found)]
 
 
 def cross_attention(
@@ -201,31 +175,29 @@ def unpad(source: Tensor, mask: Tensor | None) -> list[list[int]]:
     return [row[there].tolist() for row, there in zip(source.cpu(), mask.cpu(), strict=True)]
 
 
-def rank_candidates(logits: Tensor, totals: list[list[float]], rules: Rules, *, length: int) -> list[list[Candidate]]:
+def rank_candidates(logits: Tensor, totals: Numbers, rules: Rules, *, length: int) -> Candidates:
     """The 2 · beam most likely continuations of each sentence: at most `beam` end, so at least `beam` do not.
 
     logits    [S · live, V]
-    totals    log p of the live hypotheses so far
+    totals    log p of the live hypotheses so far [S, live]
     """
     # p is the model's own distribution: it is not renormalized without the forbidden tokens.
     forbidden = sorted([*rules.forbidden, *([rules.end] if length <= rules.min_new_tokens else [])])
     rank = ranking.rank if ranking.can_rank(logits) and not plain_formulas() else rank_plain
-    return [[Candidate(*one) for one in each] for each in rank(logits, totals, forbidden, 2 * rules.beam)]
+    return Candidates(*rank(logits, totals, forbidden, 2 * rules.beam))
 
 
-def rank_plain(
-    logits: Tensor, totals: Sequence[Sequence[float]], forbidden: Sequence[int], wanted: int
-) -> list[list[tuple[float, int, int]]]:
-    """The `wanted` most likely continuations of each sentence, best first: (log p, row, token)."""
-    sentences, live = len(totals), len(totals[0])
+def rank_plain(logits: Tensor, totals: Numbers, forbidden: Sequence[int], wanted: int) -> Candidates:
+    """The `wanted` most likely continuations of each sentence."""
+    sentences, live = totals.shape
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     normalizer = logits.logsumexp(-1, keepdim=True)
     if forbidden:
-        logits = logits.index_fill(-1, torch.tensor(forbidden, device=logits.device), -math.inf)
+        logits = logits.index_fill(-1, upload(forbidden, logits.device), -math.inf)
     # The best of a sentence are among the best of each of its rows.
     values, tokens = largest(logits, min(wanted, logits.shape[-1]))
     width = values.shape[-1]
-    before = torch.tensor(totals, dtype=logits.dtype, device=logits.device)
+    before = upload(totals, logits.device).to(logits.dtype)
     sums = ((values - normalizer).view(sentences, live, width) + before[:, :, None]).flatten(1)
     # If there are fewer tokens than beams, the rest of the beam gets −∞.
     sums = F.pad(sums, (0, max(0, wanted - live * width)), value=-math.inf)
@@ -233,58 +205,31 @@ def rank_plain(
     values, order = sums.sort(dim=-1, descending=True, stable=True)
     values, order = values[:, :wanted], order[:, :wanted].clamp(max=live * width - 1)
     rows = order // width + live * torch.arange(sentences, device=order.device)[:, None]
-    found = (values, rows, tokens.view(sentences, live * width).gather(1, order))
-    return [list(zip(*each, strict=True)) for each in zip(*(part.tolist() for part in found), strict=True)]
+    return to_host(values, rows, tokens.view(sentences, live * width).gather(1, order))
 
 
-def collect(
-    found: list[list[Hypothesis]],
-    live: list[Sentence],
-    candidates: list[list[Candidate]],
-    *,
-    rules: Rules,
-    length: int,
-) -> None:
-    """Add the candidates among the first `beam` that end here, or that are cut here, to `found`."""
-    prefixes = [one for sentence in live for one in sentence.beams]
-    for sentence, ranked in zip(live, candidates, strict=True):
-        cut = rules.limits[sentence.number] == length
-        for total, row, token in ranked[: rules.beam]:
-            if (cut or token == rules.end) and math.isfinite(total):
-                text, sums = spell_out(Prefix(prefixes[row], token, total))
-                steps = [after - before for before, after in itertools.pairwise(sums)]
-                text = text[:-1] if token == rules.end else text
-                found[sentence.number].append(Hypothesis(text, rules.score(total, length), logprobs=steps))
+def to_host(totals: Tensor, rows: Tensor, tokens: Tensor) -> Candidates:
+    """Candidates from tensors, with one copy from the device: the bits of `totals` travel as integers."""
+    integers = torch.int32 if totals.dtype == torch.float32 else torch.int64
+    packed = torch.stack([totals.view(integers), rows.to(integers), tokens.to(integers)]).cpu().numpy()
+    return Candidates(packed[0].view(f"f{totals.itemsize}"), packed[1], packed[2])
 
 
-def spell_out(prefix: Prefix) -> tuple[list[int], list[float]]:
-    """The tokens of a hypothesis, and log p before the first and after each of them."""
-    tokens, sums = [], [prefix.total]
-    while prefix.before is not None:
-        tokens.append(prefix.token)
-        prefix = prefix.before
-        sums.append(prefix.total)
-    return tokens[::-1], sums[::-1]
+def advance(candidates: Candidates, rules: Rules) -> Candidates:
+    """The `beam` most likely candidates of each sentence that do not end."""
+    ended = candidates.tokens == rules.end
+    # If there are fewer tokens than beams, too few may be left, and the rest of the beam gets −∞.
+    order = np.argsort(ended, axis=1, kind="stable")[:, : rules.beam]
+    totals = np.where(ended, -np.inf, candidates.totals).astype(candidates.totals.dtype)
+    return Candidates(
+        *(np.take_along_axis(part, order, 1) for part in (totals, candidates.rows, candidates.tokens)),
+    )
 
 
-def advance(live: list[Sentence], candidates: list[list[Candidate]], rules: Rules) -> tuple[list[Sentence], list[int]]:
-    """The `beam` most likely candidates that do not end, and the row that each of them continues."""
-    prefixes = [one for sentence in live for one in sentence.beams]
-    longer, order = [], []
-    for sentence, ranked in zip(live, candidates, strict=True):
-        # If there are fewer tokens than beams, too few may be left, and the rest of the beam gets −∞.
-        ended = [one._replace(total=-math.inf) for one in ranked if one.token == rules.end]
-        chosen = [*(one for one in ranked if one.token != rules.end), *ended][: rules.beam]
-        longer.append(Sentence(sentence.number, [Prefix(prefixes[row], token, total) for total, row, token in chosen]))
-        order += [one.row for one in chosen]
-    return longer, order
-
-
-def grow_tree(
-    tree: Tree, sentence: Sentence, candidates: list[Candidate], order: list[int], *, rules: Rules, length: int
-) -> None:
+def grow_tree(tree: Tree, live: Candidates, candidates: Candidates, *, rules: Rules, length: int) -> None:
     """Add the candidates of the first sentence to the tree: which end here and which stay live."""
     cut = rules.limits[0] == length
-    ended = [nth < rules.beam and (cut or one.token == rules.end) for nth, one in enumerate(candidates)]
-    kept = list(zip(order[: rules.beam], (one.token for one in sentence.beams), strict=True))
-    tree.grow(candidates, ended, [] if cut else kept, step=length)
+    ranked = list(zip(*(part.tolist() for part in candidates), strict=True))
+    ended = [nth < rules.beam and (cut or token == rules.end) for nth, (_, _, token) in enumerate(ranked)]
+    kept = list(zip(live.rows.tolist(), live.tokens.tolist(), strict=True))
+    tree.grow(ranked, ended, [] if cut else kept, step=length)

@@ -5,16 +5,20 @@ score(y) = log p(y | x) / ((5 + |y|) / 6)^α
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from chumoku.decoding.defaults import LARGEST_PENALTY
 from chumoku.errors import UsageError
 from chumoku.models.model import EncoderDecoderModel, Model
+
+Numbers = npt.NDArray[Any]
 
 
 class Hypothesis(NamedTuple):
@@ -41,15 +45,31 @@ class Rules:
     limits: list[int]  # most tokens of each row
     min_new_tokens: int = 0
 
-    def score(self, total: float, length: int) -> float:
-        return float(total / ((5 + length) / 6) ** self.length_penalty)
+    @functools.cached_property
+    def limit_array(self) -> Numbers:
+        return np.array(self.limits, dtype=np.int64)
 
-    def done(self, found: list[Hypothesis], live: float, *, length: int, limit: int) -> bool:
-        """Whether no live hypothesis (all have log p ≤ `live`) can still beat the `best` finished ones."""
-        if length >= limit or len(found) >= self.beam or live == -math.inf:
-            return True
-        attainable = max(self.score(live, length + 1), self.score(live, limit))
-        return sum(one.score >= attainable for one in found) >= self.best
+    @functools.cached_property
+    def _limit_divisors(self) -> Numbers:
+        return np.array([self.divisor(limit) for limit in self.limits])
+
+    def divisor(self, length: int) -> float:
+        """What log p is divided by."""
+        return float(((5 + length) / 6) ** self.length_penalty)
+
+    def done(self, scores: Numbers, live: Numbers, numbers: Numbers, *, length: int) -> Numbers:
+        """Which sentences are done: no live hypothesis can still beat the `best` finished ones.
+
+        scores      of the finished hypotheses [S, n], NaN where there are fewer
+        live        log p of the best live hypothesis [S]
+        numbers     the rows of the input that these sentences are [S]
+        """
+        live = live.astype(np.float64)
+        attainable = np.maximum(live / self.divisor(length + 1), live / self._limit_divisors[numbers])
+        beaten = (scores >= attainable[:, None]).sum(1) >= self.best
+        full = (~np.isnan(scores)).sum(1) >= self.beam
+        done: Numbers = (length >= self.limit_array[numbers]) | full | (live == -np.inf) | beaten
+        return done
 
 
 def check(model: Model, rows: int, rules: Rules, *, kind: type[Model]) -> None:

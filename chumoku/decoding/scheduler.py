@@ -10,7 +10,7 @@ Memory is bounded by the rows and positions of the engine, and the queue by `que
 prefill tokens are shared; a request that loses its row is prefilled again later and goes on. The text of a request
 does not depend on other requests: its row attends to no other row, and it has its own random numbers. Rows of finished
 requests are kept while no request needs their place, for `prefix_cache`. On a GPU, the next step starts before the
-sampled tokens have arrived at the host; a row that turns out to have ended has then computed one step too many.
+sampled tokens have arrived at the host (`read_ahead`).
 """
 
 from __future__ import annotations
@@ -20,39 +20,17 @@ from collections.abc import Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from chumoku.decoding.batch import compact_rows
+from chumoku.decoding.batch import compact_rows, upload
 from chumoku.decoding.batch_sampling import INVALID, BatchSampler
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.fairness import Owner, WaitingQueue, keep_places, row_to_preempt, split_by_owner
 from chumoku.decoding.logprobs import Likelihood, Logprobs
 from chumoku.decoding.prefix_cache import CachedRow, find_prefix, keep_row, will_be_cached
+from chumoku.decoding.read_ahead import HostTokens, NextLogits, arrive_later
 from chumoku.decoding.requests import ActiveRequest, check_request
 from chumoku.decoding.requests import Event as Event
 from chumoku.decoding.requests import Request as Request
 from chumoku.errors import BusyError
-
-
-class HostTokens:
-    """A copy of tokens to the host; from a GPU it is asynchronous, while the next step is computed."""
-
-    def __init__(self, tokens: Tensor) -> None:
-        self._tokens = tokens
-        self._ready: torch.cuda.Event | None = None
-        if tokens.is_cuda:
-            self._tokens = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-            self._tokens.copy_(tokens, non_blocking=True)
-            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._ready.record()
-
-    def wait(self) -> list[int]:
-        if self._ready is not None:
-            self._ready.synchronize()
-        return self._tokens.tolist()
-
-
-def arrive_later(tokens: Tensor) -> bool:
-    """Whether the copy of tokens to the host is asynchronous."""
-    return tokens.is_cuda
 
 
 class Scheduler:
@@ -72,7 +50,7 @@ class Scheduler:
         self._decoding: list[ActiveRequest] = []  # rows 0 …
         self._prefilling: list[ActiveRequest] = []  # the rows behind them
         self._kept: list[CachedRow] = []  # the rows behind those
-        self._logits: Tensor | None = None  # of the decoding rows
+        self._logits: NextLogits | None = None  # of the decoding rows
         self._events: list[Event] = []  # to be returned by the next step
         self._submitted = 0
 
@@ -140,8 +118,8 @@ class Scheduler:
         if self._logits is None:
             return events
         requests = list(self._decoding)
-        logprobs = Logprobs(self._logits, [request.request.logprobs for request in requests])
-        sampled = self._sampler.sample(self._logits)
+        logprobs = Logprobs(self._logits.values, [request.request.logprobs for request in requests])
+        sampled = self._sampler.sample(*self._logits)
         tokens, late = HostTokens(sampled), arrive_later(sampled)
         if not late:
             events += self._make_events(requests, tokens.wait(), logprobs.of(sampled))
@@ -149,7 +127,7 @@ class Scheduler:
             # The limit is known before the token arrives: samplers count their tokens.
             if request.finished is None and request.sampler.generated >= request.limit:
                 request.finished = "length"
-        self._advance(sampled, late=late)
+        self._advance(sampled)
         if late:
             events += self._make_events(requests, tokens.wait(), logprobs.of(sampled))
         return events
@@ -171,16 +149,16 @@ class Scheduler:
                 events.append(Event(request.number, token, "length" if over else None, likely.get(row), request.cached))
         return events
 
-    def _advance(self, sampled: Tensor, *, late: bool) -> None:
+    def _advance(self, sampled: Tensor) -> None:
         """Compute the next logits of the rows that are not known to be finished."""
         staying = self._remove_rows()
         if not staying:
             self._logits = None
             return
         if len(staying) < len(sampled):
-            sampled = sampled[torch.tensor(staying, device=sampled.device)]
-        # A row with invalid logits is noticed later; until then it needs some token.
-        self._logits = self.engine.step(sampled.clamp(min=0) if late else sampled)
+            sampled = sampled[upload(staying, sampled.device)]
+        logits = self.engine.step(sampled)
+        self._logits = NextLogits(logits, self.engine.most_likely)
 
     def _remove_rows(self, paused: Collection[ActiveRequest] = ()) -> list[int]:
         """Remove finished and paused rows; the previous row of each decoding row that stays."""
@@ -222,7 +200,7 @@ class Scheduler:
         before = len(self._decoding)
         order = self._remove_rows(paused)
         if self._logits is not None and len(order) < before:
-            self._logits = self._logits[torch.tensor(order, device=self._logits.device)] if order else None
+            self._logits = self._logits.select_rows(order) if order else None
 
     def _prefill(self) -> None:
         """Compute about `chunk` tokens of prompts; rows whose prompt is complete start decoding."""
@@ -284,8 +262,8 @@ class Scheduler:
         if partial and [*complete, *partial] != sorted([*complete, *partial]):
             kept = dict(enumerate(self._kept, start=first + len(self._prefilling)))
             self._select_rows([*range(first), *complete, *partial], kept)
-        new = logits[torch.tensor([row - first for row in complete], device=logits.device)]
-        self._logits = new if self._logits is None else torch.cat([self._logits, new])
+        new = logits[upload([row - first for row in complete], logits.device)]
+        self._logits = NextLogits(new) if self._logits is None else self._logits.append(new)
         requests, self._prefilling = self._prefilling, [self._prefilling[row - first] for row in partial]
         self._decoding += [requests[row - first] for row in complete]
         self._sampler.add_rows([requests[row - first].sampler for row in complete])

@@ -20,16 +20,17 @@ BLOCK = 64
 
 
 class Largest(NamedTuple):
-    values: Tensor  # [n, k], largest first
+    values: Tensor  # [n, k], largest first; of `first_largest` [n]
     places: Tensor
 
 
-def first_largest(rows: Tensor) -> Tensor:
-    """The index of each row's largest number [n]; of a NaN, if there is one."""
+def first_largest(rows: Tensor) -> Largest:
+    """The largest number of each row and its first index, both [n]; a NaN, if there is one."""
     if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
         # NumPy's argmax is vectorized, PyTorch's is not.
-        return torch.from_numpy(rows.numpy().argmax(-1))
-    return rows.argmax(-1)
+        places = torch.from_numpy(rows.numpy().argmax(-1))
+        return Largest(rows.gather(1, places[:, None])[:, 0], places)
+    return Largest(*rows.max(-1))
 
 
 def largest(rows: Tensor, k: int) -> Largest:

@@ -79,6 +79,13 @@ class Engine(Protocol):
     def adapters(self) -> Collection[str]:
         """The names of the adapters that a row may have."""
 
+    @property
+    def most_likely(self) -> Tensor | None:
+        """The token of the largest of each row's logits from the last step [n], −1 where they are not finite.
+
+        None if the engine does not compute it.
+        """
+
     def add_rows(
         self,
         count: int,
@@ -91,7 +98,10 @@ class Engine(Protocol):
         """Append prompts[i], of one token or more, to row first + i; the logits after its last token [n, V]."""
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Append tokens [n] to rows 0 … n − 1; the logits after each [n, V]."""
+        """Append tokens [n] to rows 0 … n − 1; the logits after each [n, V].
+
+        Tokens below 0 are read as 0: a row without a valid token is noticed later, when the step has started.
+        """
 
     def extend(self, tokens: Tensor) -> Tensor:
         """Append tokens [n, T] to rows 0 … n − 1; the logits after every one [n, T, V]."""
@@ -168,7 +178,7 @@ class TorchEngine(Rows):
             return self._to_logits(hidden)
 
     def step(self, tokens: Tensor) -> Tensor:
-        return self.extend(tokens[:, None])[:, 0]
+        return self.extend(tokens[:, None].clamp(min=0))[:, 0]
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape

@@ -48,11 +48,13 @@ class EncoderOutputs:
         """Row i gets the keys and values of the previous row rows[i]."""
         if not self._memory:
             return
-        count = len(self._origins)
+        origins, count = [self._origins[row] for row in rows], len(self._origins)
+        if origins == self._origins:
+            return
         moves = [
             (place, row)
-            for place, row in enumerate(rows)
-            if place >= count or self._origins[place] != self._origins[row]
+            for place, (row, origin) in enumerate(zip(rows, origins, strict=True))
+            if place >= count or self._origins[place] != origin
         ]
         if moves:
             self._reserve(len(rows), 0)
@@ -62,7 +64,7 @@ class EncoderOutputs:
         if not rows:
             self._memory = ()
         self._lengths = [self._lengths[row] for row in rows]
-        self._origins = [self._origins[row] for row in rows]
+        self._origins = origins
 
     def memory(self, first: int, end: int) -> Memory | None:
         """Keys and values of rows first … end − 1, with a mask if their sources differ in length."""

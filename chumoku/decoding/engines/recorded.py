@@ -62,6 +62,10 @@ class RecordedEngine:
         return self.engine.nbytes + self.shadow.nbytes
 
     @property
+    def most_likely(self) -> Tensor | None:
+        return self.engine.most_likely
+
+    @property
     def adapters(self) -> Collection[str]:
         return ()
 

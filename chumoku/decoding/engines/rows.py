@@ -19,6 +19,8 @@ from chumoku.nn.tap import observed
 class Rows:
     """Sequences in rows 0 … live − 1, each with its own length."""
 
+    most_likely: Tensor | None = None
+
     def __init__(
         self,
         model: DecoderModel | EncoderDecoderModel,
@@ -64,7 +66,8 @@ class Rows:
 
     def reorder_rows(self, rows: Sequence[int]) -> None:
         """Row i gets the length and the adapter of the previous row rows[i]."""
-        self._longest = [max(self._longest[row], self.lengths[row]) for row in rows]
+        longest = self.lengths if self.layout is None else list(map(max, self._longest, self.lengths))
+        self._longest = [longest[row] for row in rows]
         self.lengths = [self.lengths[row] for row in rows]
         self.row_adapters = [self.row_adapters[row] for row in rows]
 
@@ -75,7 +78,7 @@ class Rows:
 
     def has_adapter(self, first: int, count: int) -> bool:
         """Whether any of these rows has an adapter."""
-        return any(name is not None for name in self.row_adapters[first : first + count])
+        return bool(self.adapters) and any(name is not None for name in self.row_adapters[first : first + count])
 
     def _check_adapters(self) -> None:
         if self.adapters and not isinstance(self.model, DecoderModel):

@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from chumoku.decoding.batch import upload
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.engines.gpu import launch, launch_attention
 from chumoku.decoding.engines.gpu.blocks import Blocks, Tables
@@ -68,7 +70,6 @@ class GpuEngine(TorchEngine):
         self._steps: dict[int, Callable[[], StepOutput]] = {}
         self._packs: dict[int, Callable[[], Tensor]] = {}
         self._stepping = 0  # number of rows whose lengths a step increments
-        self.most_likely = torch.empty(0, dtype=torch.int64, device=self.device)  # [n] of the last step's logits
         with torch.inference_mode():
             self._tokens, self._advance, self._at, self._positions = self._numbers(4, rows)
             self._rows = torch.arange(rows, device=self.device)
@@ -84,14 +85,15 @@ class GpuEngine(TorchEngine):
     def step(self, tokens: Tensor) -> Tensor:
         count = len(tokens)
         self.check_tokens(tokens, 1)
+        self.most_likely = None
         if self.has_adapter(0, count):
-            return super().extend(tokens[:, None])[:, 0]
+            return super().step(tokens)
         self.check_unobserved()
         longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
             self._reserve(self.live, longest)
             self._device_lengths()
-            self._tokens[:count] = tokens
+            torch.clamp(tokens.to(self.device), min=0, out=self._tokens[:count])
             rows = min(bucket(count), self._store.shape[2])
             if rows not in self._steps:
                 # Compiling runs a step that increments no length: what it writes lies behind the ends of the rows.
@@ -100,8 +102,10 @@ class GpuEngine(TorchEngine):
             self._set_advance(count)
             logits, most_likely = self._steps[rows]()
             # The next step overwrites these buffers.
-            self.most_likely = most_likely[:count].clone()
             result = self.model.scale_and_cap(logits[:count].clone())
+            # Scaling and capping round, so that the first of several equal logits may be another one.
+            if not self.model.config.scale_logits and self.model.config.logit_cap is None:
+                self.most_likely = most_likely[:count].clone()
         self.lengths[:count] = [length + 1 for length in self.lengths[:count]]
         return result
 
@@ -112,9 +116,9 @@ class GpuEngine(TorchEngine):
         valid = valid and not self.has_adapter(first, len(prompts))
         if not valid or not self._near(sum(lengths), max(map(sum, zip(starts, lengths, strict=True)))):
             return super().prefill(prompts, first=first)
-        tokens = torch.tensor([token for prompt in prompts for token in prompt], pin_memory=self._pinned)
+        tokens = upload([token for prompt in prompts for token in prompt], self.device)
         hidden = self._pass(tokens, first, starts, lengths)
-        ends = self._upload([end - 1 for end in accumulate(lengths)])
+        ends = upload([end - 1 for end in accumulate(lengths)], self.device)
         with torch.inference_mode():
             logits = launch.multiply(self._launcher, hidden[ends], self._logits, norm=self._norm, first=True)
             return self.model.scale_and_cap(logits)
@@ -131,21 +135,24 @@ class GpuEngine(TorchEngine):
             return self.model.scale_and_cap(logits).view(count, new, -1)
 
     def select_rows(self, rows: Sequence[int]) -> None:
-        moves = [(place, row) for place, row in enumerate(rows) if place != row]
-        right = len(rows) <= self.rows and all(0 <= row < self.live for row in rows)
-        if not right or len(moves) > launch_attention.MOST_MOVES:
+        origins = np.array(rows, dtype=np.int64)
+        places = np.flatnonzero(origins != np.arange(len(rows)))
+        right = len(rows) <= self.rows and (not rows or 0 <= origins.min() <= origins.max() < self.live)
+        if not right or len(places) > launch_attention.MOST_MOVES:
             super().select_rows(rows)
             return
-        if moves:
-            used = max(self.lengths[row] for _, row in moves)
-            with torch.inference_mode():
-                self._reserve(len(rows), used)
-                launch_attention.move(self._store, self._upload(moves), used)
         with torch.inference_mode():
+            if len(places):
+                moved = origins[places]
+                used = max(map(self.lengths.__getitem__, moved.tolist()))
+                self._reserve(len(rows), used)
+                launch_attention.move(self._store, upload(np.stack([places, moved], 1), self.device), used)
             self._sources.select_rows(rows)
         # The cache is kept even without rows, because the graphs contain its address.
+        before = self.lengths
         self.reorder_rows(rows)
-        self._places = None
+        if self.lengths != before:
+            self._places = None
 
     def _near(self, tokens: int, furthest: int) -> bool:
         return tokens <= PACK and furthest <= self.capacity and tokens * furthest <= NEAR
@@ -161,8 +168,8 @@ class GpuEngine(TorchEngine):
             self._reserve(self.live, max(positions) + 1)
             # Padded with copies of the last token, which write the same values.
             spare = size - count
-            self._pack[1:, :size] = self._upload([rows + rows[-1:] * spare, positions + positions[-1:] * spare])
-            self._pack[0, :count].copy_(tokens, non_blocking=True)
+            self._pack[1:, :size] = upload([rows + rows[-1:] * spare, positions + positions[-1:] * spare], self.device)
+            self._pack[0, :count] = tokens
             self._pack[0, count:size] = self._pack[0, count - 1]
             if size not in self._packs:
                 self._packs[size] = self._capture(size, lambda workspace: self._run_pack(size, workspace))
@@ -175,17 +182,10 @@ class GpuEngine(TorchEngine):
     def _numbers(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
-    @property
-    def _pinned(self) -> bool:
-        return self.device.type == "cuda"
-
-    def _upload(self, numbers: Sequence[object]) -> Tensor:
-        return torch.tensor(numbers, pin_memory=self._pinned).to(self.device, non_blocking=True)
-
     def _device_lengths(self) -> Tensor:
         """The lengths in the buffer that the graphs read; zeros beyond the live rows."""
         if self._places is None:
-            self._at.copy_(self._upload(self.lengths + [0] * (self.rows - self.live)))
+            self._at.copy_(upload(self.lengths + [0] * (self.rows - self.live), self.device))
             self._places = self._at[: self.live]
         return self._places
 

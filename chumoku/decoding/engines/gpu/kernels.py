@@ -6,7 +6,7 @@ product    out = residual + f(W norm(x) + b)                    gated: f(W norm(
 dequantize w = s q + m
 norm       LayerNorm or RMSNorm of each row
 activate   f(x), or f(x) ⊙ x' for the two halves of each row
-argmax     the token of the largest logit
+argmax     the token of the largest logit, −1 if the logits are not finite
 move       copies rows of the cache
 
 A step with few rows is bound by reading every weight once, so the memory must never be idle. Each program of `product`
@@ -303,13 +303,15 @@ def argmax(
     logits, largest, places,
     VOCABULARY: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The largest logit of each part of a row, and its index."""
+    """The largest logit of each part of a row, NaN if there is one, and its index."""
     wait_for_previous(EARLY)
     row, part = tl.program_id(0), tl.program_id(1)
     n = part * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(logits + row.to(tl.int64) * VOCABULARY + n, n < VOCABULARY, -float("inf")).to(tl.float32)
     value, place = tl.max(values, 0, return_indices=True)
-    tl.store(largest + row * PARTS + part, value)
+    tl.store(
+        largest + row * PARTS + part, tl.where(tl.sum((values != values).to(tl.int32), 0) > 0, float("nan"), value)
+    )
     tl.store(places + row * PARTS + part, part * BLOCK + place)
 
 
@@ -322,8 +324,9 @@ def argmax_of_parts(
     row = tl.program_id(0)
     part = tl.arange(0, BLOCK)
     values = tl.load(largest + row * PARTS + part, part < PARTS, -float("inf"))
-    place = tl.argmax(values, 0)
-    tl.store(tokens + row, tl.load(places + row * PARTS + place).to(tl.int64))
+    value, place = tl.max(values, 0, return_indices=True)
+    invalid = tl.sum((values != values).to(tl.int32), 0) + (tl.abs(value) == float("inf")).to(tl.int32)
+    tl.store(tokens + row, tl.where(invalid > 0, -1, tl.load(places + row * PARTS + place).to(tl.int64)))
 
 
 @triton.jit

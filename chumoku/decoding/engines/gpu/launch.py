@@ -256,7 +256,7 @@ def run_experts(launcher: Launcher, x: Tensor, logits: Tensor, module: MixtureOf
 
 
 def argmax(launcher: Launcher, logits: Tensor) -> Tensor:
-    """The token of the largest logit of each row [rows]."""
+    """The token of the largest logit of each row [rows], −1 where the logits are not finite."""
     rows, vocabulary = logits.shape
     block = min(PART, next_power_of_two(vocabulary))
     parts = triton.cdiv(vocabulary, block)

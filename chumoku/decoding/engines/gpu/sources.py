@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from chumoku.decoding.batch import upload
 from chumoku.decoding.engines.encoder_outputs import EncoderOutputs, new_size, write_rows
 from chumoku.decoding.engines.gpu.launch import next_power_of_two
 from chumoku.models.config import ModelConfig
@@ -54,8 +55,7 @@ class SourceStore(EncoderOutputs):
 
     def _upload(self) -> None:
         numbers = self._lengths + [0] * (self._rows - len(self._lengths))
-        pinned = torch.tensor(numbers, pin_memory=self.lengths.device.type == "cuda")
-        self.lengths.copy_(pinned, non_blocking=True)
+        self.lengths.copy_(upload(numbers, self.lengths.device))
 
 
 def split_layers(store: Tensor) -> tuple[KeyValue, ...]:

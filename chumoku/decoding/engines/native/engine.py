@@ -121,7 +121,7 @@ class NativeEngine(Rows):
     def step(self, tokens: Tensor) -> Tensor:
         self.check_tokens(tokens, 1)
         every = list(range(len(tokens)))
-        return self._run(tokens.tolist(), every, every)
+        return self._run(tokens.clamp(min=0).tolist(), every, every)
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,19 +27,16 @@ def can_rank(logits: Tensor) -> bool:
     return logits.device.type == "cpu" and logits.dtype == torch.float32 and build.library() is not None
 
 
-def rank(
-    logits: Tensor, totals: Sequence[Sequence[float]], forbidden: Sequence[int], wanted: int
-) -> list[list[tuple[float, int, int]]]:
-    """The `wanted` most likely continuations of each sentence, best first: (log p, row, token).
+def rank(logits: Tensor, totals: npt.NDArray[Any], forbidden: Sequence[int], wanted: int) -> list[npt.NDArray[Any]]:
+    """The `wanted` most likely continuations of each sentence, best first: log p, rows and tokens, all [S, wanted].
 
     logits      [S · live, V], of the live hypotheses of each sentence
-    totals      log p of each hypothesis so far [S][live]
+    totals      log p of each hypothesis so far [S, live]
     forbidden   tokens that are not candidates, ascending
     """
     logits = logits.contiguous()
-    sentences, live, vocabulary = len(totals), len(totals[0]), logits.shape[1]
-    before = (ctypes.c_float * (sentences * live))(*(total for sentence in totals for total in sentence))
-    tokens = (ctypes.c_int32 * len(forbidden))(*forbidden)
+    (sentences, live), vocabulary = totals.shape, logits.shape[1]
+    before, tokens = np.ascontiguousarray(totals, dtype=np.float32), np.array(forbidden, dtype=np.int32)
     ranking = Ranking(
         sentences=sentences,
         live=live,
@@ -44,11 +44,10 @@ def rank(
         width=min(wanted, vocabulary),
         wanted=wanted,
         logits=logits.data_ptr(),
-        totals=ctypes.cast(before, ctypes.c_void_p),
+        totals=before.ctypes.data,
         forbidden_count=len(forbidden),
-        forbidden=ctypes.cast(tokens, ctypes.c_void_p),
+        forbidden=tokens.ctypes.data,
     )
-    found = [(kind * (sentences * wanted))() for kind in (ctypes.c_float, ctypes.c_int32, ctypes.c_int32)]
-    call_library("rank_candidates", ctypes.byref(ranking), *found)
-    ranked = list(zip(*found, strict=True))
-    return [ranked[first : first + wanted] for first in range(0, len(ranked), wanted)]
+    found = [np.empty((sentences, wanted), dtype=kind) for kind in (np.float32, np.int32, np.int32)]
+    call_library("rank_candidates", ctypes.byref(ranking), *(ctypes.c_void_p(part.ctypes.data) for part in found))
+    return found
