@@ -79,15 +79,18 @@ def ours(config: ModelConfig, batch: Batch, *, fp8: bool = False) -> Callable[[]
     tokens = int((batch["labels"] != IGNORE).sum())
 
     def step() -> None:
+        """Raises FloatingPointError after a step that was not finite, and so not applied: its speed is no result."""
         optimizer.zero_grad()
         with fast_kernels("bf16"):
             loss = module(batch)
             (loss / tokens).backward()
         norm = optimizer.grad_norm()
-        bad = (~(loss.detach() + norm).isfinite()).float()  # such a step is not applied
+        bad = (~(loss.detach() + norm).isfinite()).float()
         optimizer.unscale_and_clip(norm, 1.0)
         optimizer.step(6e-4, skip=bad)
-        torch.stack([loss.detach(), norm, bad]).tolist()
+        numbers = torch.stack([loss.detach(), norm, bad]).tolist()
+        if numbers[2]:
+            raise FloatingPointError(f"A step was not finite: loss {numbers[0]}, norm of the gradient {numbers[1]}.")
 
     return step
 

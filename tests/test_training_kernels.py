@@ -7,30 +7,34 @@ import importlib.util
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed, so there is no kernel to test.", allow_module_level=True)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is installed
+from chumoku.nn import activation_kernel  # noqa: E402
+from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
+from chumoku.nn.feedforward import ACTIVATIONS  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_joined_tiles, attend_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.rotary_kernel import rotate_joined  # noqa: E402
-from chumoku.training.loss_kernel import linear_losses, pad, token_losses  # noqa: E402
+from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 from chumoku.training.loss_kernel_fp8 import (  # noqa: E402
     GRADIENT_SCALE,
     linear_losses_fp8,
     losses_and_gradients,
-    to_fp8,
 )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.13])
-@pytest.mark.parametrize("vocabulary", [2, 97, 16411])  # the last needs two blocks
+@pytest.mark.parametrize("vocabulary", [2, 97, 4099])  # the last needs two blocks
 def test_loss_and_gradient_equal_pytorchs(vocabulary, smoothing):
     torch.manual_seed(0)
     logits = 5 * torch.randn(7, vocabulary, device=DEVICE)
@@ -50,7 +54,7 @@ def test_loss_and_gradient_equal_pytorchs(vocabulary, smoothing):
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("vocabulary", "smoothing"), [(97, 0.0), (2111, 0.13)])  # the second needs two blocks
+@pytest.mark.parametrize(("vocabulary", "smoothing"), [(97, 0.0), (4099, 0.13)])  # the second needs two blocks
 def test_a_loss_with_its_product_equals_pytorchs(vocabulary, smoothing, biased):
     torch.manual_seed(0)
     x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((7, 5), (vocabulary, 5), (vocabulary,)))
@@ -86,25 +90,50 @@ def test_a_loss_in_8_bits_is_close_to_pytorchs(vocabulary, smoothing, biased):
         else:
             losses = linear_losses_fp8(x, weight, *(bias or [None]), labels, smoothing)[:23]
         found.append((losses, *torch.autograd.grad(losses, leaves, factors)))
-    for ours, formula in zip(*found, strict=True):
+    for (ours, formula), rounded in zip(zip(*found, strict=True), (False, True, True, True), strict=False):
         assert ours.shape == formula.shape
         difference = (ours.float() - formula.float()).norm() / formula.float().norm()
-        assert 1e-4 < difference < 0.08, "8 bits are less than 16"
+        assert (1e-3 < difference < 0.06) if rounded else (difference < 0.004), "only gradients have 8 bits"
 
 
 def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
     torch.manual_seed(0)
-    x, weight = torch.randn(144, 48, device=DEVICE), 0.1 * torch.randn(197, 48, device=DEVICE)  # small logits: in bf16
+    bf16 = {"device": DEVICE, "dtype": torch.bfloat16}
+    x, weight = torch.randn(144, 48, **bf16), 0.1 * torch.randn(197, 48, **bf16)  # small logits: in bf16
     labels = torch.randint(197, (144,), device=DEVICE)  # their last digit must not matter
-    quantized = (*to_fp8(x), *to_fp8(pad(weight)))
-    bf16 = [each.bfloat16() for each in (x, weight)]
-    _, gradient, transposed = losses_and_gradients(*bf16, None, labels, 0.0, *quantized)
-    assert torch.equal(gradient.view(torch.uint8).T, transposed.view(torch.uint8))
-    logits = (quantized[0].float() @ quantized[2].float().T) * quantized[1] * quantized[3]
-    expected = logits.bfloat16().float()[:, :197].softmax(-1) - F.one_hot(labels, 197)
-    found = gradient.float() / GRADIENT_SCALE
+    _, gradient, transposed, own = losses_and_gradients(x, weight, None, labels, 0.0)
+    logits = (x.float() @ weight.float().T).bfloat16().float()
+    expected = logits.softmax(-1) - F.one_hot(labels, 197)
+    found = transposed.float().T / GRADIENT_SCALE
     assert not found[:, 197:].any()
     assert ((found[:, :197] - expected).abs() <= 0.14 * expected.abs() + 1e-8).all()  # 2 bits of mantissa: an eighth
+    rows = torch.arange(144, device=DEVICE)
+    torch.testing.assert_close(own, expected[rows, labels], atol=2e-3, rtol=0)
+    without = transposed.view(torch.uint8).T.clone()
+    without[rows, labels] = 0
+    assert torch.equal(gradient.view(torch.uint8), without), "the label is apart"
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x, weight, gamma, labels: rms_norm_rows(x, gamma, 1e-5),
+        lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "gelu"),),
+        lambda x, weight, gamma, labels: token_losses(x, labels, 0.0),
+        lambda x, weight, gamma, labels: linear_losses(x, weight, None, labels, 0.0),
+    ],
+)
+def test_the_number_of_rows_stays_a_variable(op):
+    """Where it became a number, code for batches of many shapes was compiled again for each of them."""
+    shapes = ShapeEnv()
+    mode, rows = FakeTensorMode(shape_env=shapes), StatelessSymbolicContext([DimDynamic.DYNAMIC])
+    table = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    x = mode.from_tensor(torch.zeros(7, 5), symbolic_context=table)
+    labels = mode.from_tensor(torch.zeros(7, dtype=torch.int64), symbolic_context=rows)
+    with mode:
+        found = op(x, torch.empty(13, 5), torch.empty(5), labels)
+    assert all(isinstance(each.shape[0], torch.SymInt) for each in found)
+    assert not shapes.replacements
 
 
 def test_the_loss_of_nan_is_nan():
@@ -139,6 +168,25 @@ def assert_equal_with_gradients(ours, formula, *inputs):
         found.append((result, *torch.autograd.grad(result, leaves, factors)))
     for left, right in zip(*found, strict=True):
         torch.testing.assert_close(left, right, atol=2e-5 if DEVICE.type == "cpu" else 5e-3, rtol=1e-3)
+
+
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations_with_their_product(kind, biased):
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((67, 7), (263, 7), (263,)))  # several blocks
+    assert_equal_with_gradients(
+        lambda x, weight, bias=None: linear_activation(x, weight, bias, kind),
+        lambda x, weight, *bias: ACTIVATIONS[kind].function(F.linear(x, weight, *bias)),
+        *(x, weight, bias)[: 2 + biased],
+    )
+
+
+@pytest.fixture
+def few_programs(monkeypatch):
+    """Fewer programs than blocks of rows."""
+    monkeypatch.setattr(activation_kernel, "PROGRAMS", 4)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(4231, 7), (2, 43)])  # more rows than programs, and fewer

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chumoku.nn.gpu_kernels import has_kernels
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import tap
 
 Kind = Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "geglu_tanh", "swiglu"]
@@ -52,11 +55,22 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._has_kernel(x):
+            from chumoku.nn.activation_kernel import linear_activation
+
+            hidden = linear_activation(x.flatten(0, -2), self.up.weight, self.up.bias, self.kind)
+            return self.down(hidden.view(*x.shape[:-1], -1))  # type: ignore[no-any-return]
         pre_activation = tap(self, "pre_activation", (self.up if self.gate is None else self.gate)(x))
         hidden = self.activation.function(pre_activation)
         if self.gate is not None:
             hidden = hidden * self.up(x)
         return tap(self, "output", self.down(tap(self, "hidden", hidden)))
+
+    def _has_kernel(self, x: Tensor) -> bool:
+        """Return True in compiled training on a GPU, without a gate, adapters and quantized weights."""
+        if not (torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(x)) or plain_formulas():
+            return False
+        return self.kind in ("gelu", "gelu_tanh") and isinstance(self.up, nn.Linear)
 
     def extra_repr(self) -> str:
         return f"kind={self.kind}"

@@ -71,7 +71,7 @@ def rms_norm_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Ten
 
 @rms_norm_rows.register_fake
 def _(x, gamma, epsilon):
-    return x.new_empty(x.shape), x.new_empty(len(x), dtype=torch.float32)
+    return x.new_empty(x.shape), x.new_empty(x.shape[0], dtype=torch.float32)
 
 
 @torch.library.custom_op("chumoku::rms_norm_backward", mutates_args=())

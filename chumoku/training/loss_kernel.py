@@ -3,8 +3,8 @@
 loss       L = log Σ exp z − (1 − ε) z_y − ε / V Σ z                   one pass over the logits
 gradient   ∂L/∂z_j = exp(z_j) / Σ exp z − (1 − ε) [j = y] − ε / V      another
 
-`linear_losses` includes the product z = W x + b before it. Its gradient replaces the logits while they are in the GPU's
-cache, so they are read from memory once, and written once. The factor f of a token's loss multiplies the short vectors:
+`linear_losses` includes the product z = W x + b before it. Its gradient replaces the logits; the factor f of a token's
+loss multiplies the short vectors:
 
     ∂/∂x = f (gᵀ W),   ∂/∂W = g (f x)ᵀ,   ∂/∂b = f g
 """
@@ -22,28 +22,44 @@ from torch import Tensor
 from chumoku.data.batches import IGNORE
 
 ALIGNED = 64  # outputs
+LOWEST = tl.constexpr(-3e38)  # not -∞: the difference of two of those is NaN
+
+
+@triton.jit
+def sum_row(logits, V, padded, SIZE: tl.constexpr):
+    """log Σ exp z and Σ z of a row. Every eight logits have sums of their own, which are joined after the last."""
+    places = 8 * tl.arange(0, SIZE // 8)[:, None] + tl.arange(0, 8)[None, :]
+    most = tl.full([SIZE // 8], LOWEST, tl.float32)
+    total, plain = tl.zeros([SIZE // 8], tl.float32), tl.zeros([SIZE // 8], tl.float32)
+    for start in range(0, padded, SIZE):
+        z = tl.load(logits + start + places, mask=start + places < padded, other=0.0).to(tl.float32)
+        inside = start + places < V
+        plain += tl.sum(tl.where(inside, z, 0.0), 1)
+        z = tl.where(inside, z, float("-inf"))
+        higher = tl.maximum(most, tl.max(z, 1))
+        total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher[:, None]), 1)
+        most = higher
+    highest = tl.max(most, 0)
+    return highest + tl.log(tl.sum(total * tl.exp(most - highest), 0)), tl.sum(plain, 0)
+
+
+@triton.jit
+def loss_of_row(logits, label, V, padded, smoothing, IGNORED: tl.constexpr, SIZE: tl.constexpr):
+    """The loss of one token, 0 if its label is ignored, and log Σ exp z."""
+    log_sum, plain = sum_row(logits, V, padded, SIZE)
+    known = label != IGNORED
+    chosen = tl.load(logits + label, mask=known, other=0.0).to(tl.float32)
+    loss = log_sum - (1 - smoothing) * chosen - smoothing / V * plain
+    return tl.where(known, loss, 0.0), log_sum
 
 
 @triton.jit
 def compute_loss(logits, labels, losses, log_sums, V, padded, smoothing, IGNORED: tl.constexpr, SIZE: tl.constexpr):
     """The loss of one token and log Σ exp z; 0 if its label is ignored. A row of logits has a padding after V."""
     row = tl.program_id(0).to(tl.int64)
-    logits += row * padded
     label = tl.load(labels + row)
-    columns = tl.arange(0, SIZE)
-    most, total, plain = float("-inf"), 0.0, 0.0
-    for start in range(0, V, SIZE):
-        inside = start + columns < V
-        z = tl.load(logits + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(most, tl.max(z, 0))
-        total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher), 0)
-        plain += tl.sum(tl.where(inside, z, 0.0), 0)
-        most = higher
-    log_sum = most + tl.log(total)
-    known = label != IGNORED
-    chosen = tl.load(logits + label, mask=known, other=0.0).to(tl.float32)
-    loss = log_sum - (1 - smoothing) * chosen - smoothing / V * plain
-    tl.store(losses + row, tl.where(known, loss, 0.0))
+    loss, log_sum = loss_of_row(logits + row * padded, label, V, padded, smoothing, IGNORED, SIZE)
+    tl.store(losses + row, loss)
     tl.store(log_sums + row, log_sum)
 
 
@@ -65,30 +81,18 @@ def differentiate_loss(
 @triton.jit
 def replace_by_gradient(logits, labels, losses, V, padded, smoothing, IGNORED: tl.constexpr, SIZE: tl.constexpr):
     """The loss of one token; its logits are replaced by their gradient, and the padding after them by zeros."""
-    row = tl.program_id(0).to(tl.int64)
+    row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
     logits += row * padded
     label = tl.load(labels + row)
-    columns = tl.arange(0, SIZE)
-    most, total, plain = float("-inf"), 0.0, 0.0
-    for start in range(0, V, SIZE):
-        inside = start + columns < V
-        z = tl.load(logits + start + columns, mask=inside, other=float("-inf")).to(tl.float32)
-        higher = tl.maximum(most, tl.max(z, 0))
-        total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher), 0)
-        plain += tl.sum(tl.where(inside, z, 0.0), 0)
-        most = higher
-    log_sum = most + tl.log(total)
-    known = label != IGNORED
-    chosen = tl.load(logits + label, mask=known, other=0.0).to(tl.float32)
-    loss = log_sum - (1 - smoothing) * chosen - smoothing / V * plain
-    tl.store(losses + row, tl.where(known, loss, 0.0))
+    loss, log_sum = loss_of_row(logits, label, V, padded, smoothing, IGNORED, SIZE)
+    tl.store(losses + row, loss)
     tl.debug_barrier()  # no thread may overwrite a logit that another has not read
     for start in range(0, padded, SIZE):
-        inside = start + columns < V
-        z = tl.load(logits + start + columns, mask=inside, other=0.0).to(tl.float32)
+        there, inside = start + columns < padded, start + columns < V
+        z = tl.load(logits + start + columns, mask=there, other=0.0).to(tl.float32)
         change = tl.exp(z - log_sum) - smoothing / V - tl.where(start + columns == label, 1 - smoothing, 0.0)
-        change = tl.where(known & inside, change, 0.0)
-        tl.store(logits + start + columns, change.to(logits.dtype.element_ty), mask=start + columns < padded)
+        change = tl.where((label != IGNORED) & inside, change, 0.0)
+        tl.store(logits + start + columns, change.to(logits.dtype.element_ty), mask=there)
 
 
 @torch.library.custom_op("chumoku::token_losses", mutates_args=())
@@ -96,16 +100,15 @@ def token_losses(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tens
     """Each token's loss, and log Σ exp z for the gradient: logits [N, V], labels [N]."""
     logits, (rows, vocabulary) = logits.contiguous(), logits.shape
     losses, log_sums = (logits.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    size = min(triton.next_power_of_2(vocabulary), 16384)
     compute_loss[(rows,)](
-        logits, labels, losses, log_sums, vocabulary, vocabulary, smoothing, IGNORED=IGNORE, SIZE=size, num_warps=16
+        logits, labels, losses, log_sums, vocabulary, vocabulary, smoothing, IGNORED=IGNORE, SIZE=4096, num_warps=16
     )
     return losses, log_sums
 
 
 @token_losses.register_fake
 def _(logits, labels, smoothing):
-    return tuple(logits.new_empty(len(logits), dtype=torch.float32) for _ in range(2))
+    return tuple(logits.new_empty(logits.shape[0], dtype=torch.float32) for _ in range(2))
 
 
 @torch.library.custom_op("chumoku::token_losses_backward", mutates_args=())
@@ -146,7 +149,7 @@ def linear_losses(
     logits = F.linear(x, pad(weight), None if bias is None else pad(bias))
     rows, padded = logits.shape
     losses = logits.new_empty(rows, dtype=torch.float32)
-    sizes = {"IGNORED": IGNORE, "SIZE": 2048, "num_warps": 4}
+    sizes = {"IGNORED": IGNORE, "SIZE": 4096, "num_warps": 16}
     replace_by_gradient[(rows,)](logits, labels, losses, len(weight), padded, smoothing, **sizes)
     return losses, logits
 
@@ -159,7 +162,8 @@ def pad(weight: Tensor) -> Tensor:
 
 @linear_losses.register_fake
 def _(x, weight, bias, labels, smoothing):
-    return x.new_empty(len(x), dtype=torch.float32), x.new_empty(len(x), len(weight) + -len(weight) % ALIGNED)
+    rows, padded = x.shape[0], len(weight) + -len(weight) % ALIGNED
+    return x.new_empty(rows, dtype=torch.float32), x.new_empty(rows, padded)
 
 
 def _save_linear(ctx, inputs, output) -> None:

@@ -1,11 +1,12 @@
-"""`linear_losses` with 8-bit floats in its products, which newer NVIDIA GPUs multiply twice as fast.
+"""`linear_losses` with 8-bit floats in the products of its gradient, which newer NVIDIA GPUs multiply twice as fast.
 
-    logits     z = W x                       W and x in e4m3 (3 bits of mantissa), scaled so that the largest is 448
-    gradient   g = ∂L/∂z                     in e5m2 (2 bits of mantissa, more exponents), times 2¹⁵, since |g| ≤ 1
-    products   ∂/∂x = f (gᵀ W),  ∂/∂W = g (f x)ᵀ          f: factor of a token's loss
+    logits     z = W x                       in 16 bits, as without this, so the losses are the same
+    gradient   g = ∂L/∂z                     in e5m2 (2 bits of mantissa, 5 of exponent), times 2¹⁵, since |g| ≤ 1
+    products   ∂/∂x = f (gᵀ W),  ∂/∂W = g (f x)ᵀ      W and f x in e4m3 (3 bits of mantissa), the largest is 448
 
-Sums, logits and losses have as many bits as with 16-bit inputs. The GPU multiplies rows with rows, and the two products
-of g sum over its columns and over its rows, so g is stored a second time, transposed.
+f is the factor of a token's loss. The gradient at the label, most of ∂/∂x, is not rounded: g_y W_y is added in 16 bits.
+The GPU multiplies rows with rows, and the two products of g sum over its columns and over its rows, so g is stored a
+second time, transposed.
 """
 
 # mypy: ignore-errors
@@ -19,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chumoku.data.batches import IGNORE
-from chumoku.training.loss_kernel import compute_loss, pad
+from chumoku.training.loss_kernel import ALIGNED, compute_loss, pad
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
 GRADIENT_SCALE = 2.0**15
@@ -39,7 +40,8 @@ def differentiate_and_transpose(
     logits, labels, log_sums, gradient, transposed, N, V, padded, smoothing, scale,
     IGNORED: tl.constexpr, FOURS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of logits, times `scale`, stored as it is and transposed; zero in the padding.
+    """The gradient of a block of logits, times `scale`, stored without that of the label, and transposed with it; zero
+    in the padding.
 
     Four rows are one integer, so that not bytes but integers change places; N is a multiple of 4.
     """
@@ -54,10 +56,11 @@ def differentiate_and_transpose(
         at = row[:, None] * padded + column[None, :]
         z = tl.load(logits + at, there, 0.0).to(tl.float32)
         change = tl.exp(z - log_sum[:, None]) - smoothing / V
-        change -= tl.where(column[None, :] == label[:, None], 1 - smoothing, 0.0)
+        own = column[None, :] == label[:, None]
+        change -= tl.where(own, 1 - smoothing, 0.0)
         change = tl.where((label != IGNORED)[:, None] & (column < V)[None, :], change * scale, 0.0)
         byte = round_to_e5m2(change)
-        tl.store(gradient + at, byte.to(tl.uint8), there)
+        tl.store(gradient + at, tl.where(own, 0, byte).to(tl.uint8), there)
         together |= byte << (8 * part)
     tl.store(transposed + column[:, None] * (N // 4) + four[None, :], tl.trans(together), tl.trans(there))
 
@@ -82,20 +85,11 @@ def _(a, b, scale_a, scale_b):
 
 @torch.library.custom_op("chumoku::linear_losses_fp8", mutates_args=())
 def losses_and_gradients(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-    x8: Tensor,
-    x_scale: Tensor,
-    weight8: Tensor,
-    weight_scale: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Each token's loss, and the gradient of its logits [N, P] and transposed; x and weight are for autograd."""
-    fast = {"out_dtype": torch.bfloat16, "use_fast_accum": True}  # the sums are short
-    bias = None if bias is None else pad(bias)
-    logits = torch._scaled_mm(x8, weight8.T, scale_a=x_scale, scale_b=weight_scale, bias=bias, **fast)
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Each token's loss; the gradient of its logits [N, P], zero at the label; transposed, with the label; at the label
+    alone, [N]."""
+    logits = F.linear(x, pad(weight), None if bias is None else pad(bias))
     rows, padded = logits.shape
     losses, log_sums = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
     sizes = {"IGNORED": IGNORE, "SIZE": 4096, "num_warps": 4}
@@ -107,32 +101,36 @@ def losses_and_gradients(
         logits, labels, log_sums, gradient.view(torch.uint8), transposed.view(torch.int32), rows, len(weight), padded,
         smoothing, GRADIENT_SCALE, IGNORED=IGNORE, FOURS=fours, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
-    return losses, gradient, transposed
+    chosen = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0].float()
+    own = (chosen - log_sums).exp() - smoothing / len(weight) - (1 - smoothing)
+    return losses, gradient, transposed, own.masked_fill(labels == IGNORE, 0.0)
 
 
 @losses_and_gradients.register_fake
-def _(x, weight, bias, labels, smoothing, x8, x_scale, weight8, weight_scale):
-    rows, padded = len(x8), len(weight8)
+def _(x, weight, bias, labels, smoothing):
+    rows, padded = x.shape[0], len(weight) + -len(weight) % ALIGNED
     gradient = x.new_empty(rows, padded, dtype=torch.float8_e5m2)
-    return x.new_empty(rows, dtype=torch.float32), gradient, x.new_empty(padded, rows, dtype=torch.float8_e5m2)
+    transposed = x.new_empty(padded, rows, dtype=torch.float8_e5m2)
+    return x.new_empty(rows, dtype=torch.float32), gradient, transposed, x.new_empty(rows, dtype=torch.float32)
 
 
 def _save(ctx, inputs, output) -> None:
-    x, weight, bias, _, _, _, _, weight8, weight_scale = inputs
-    ctx.biased, ctx.vocabulary = bias is not None, len(weight)
-    ctx.save_for_backward(x, weight8, weight_scale, *output[1:])
+    x, weight, bias, labels, _ = inputs
+    ctx.biased = bias is not None
+    ctx.save_for_backward(x, weight, labels, *output[1:])
 
 
 def _backward(ctx, factors: Tensor, *_):
-    x, weight8, weight_scale, gradient, transposed = ctx.saved_tensors
+    x, weight, labels, gradient, transposed, own = ctx.saved_tensors
     column, unit = factors[:, None], torch.full((), 1 / GRADIENT_SCALE, device=x.device)
-    x_gradient = multiply_fp8(gradient, weight8.T, unit, weight_scale) * column
+    weight8, weight_scale = to_fp8(pad(weight))
+    x_gradient = multiply_fp8(gradient, weight8.T, unit, weight_scale) + own[:, None] * weight[labels.clamp(min=0)]
     x8, x_scale = to_fp8(x * column)
-    weight_gradient = multiply_fp8(transposed, x8.T, unit, x_scale)[: ctx.vocabulary]
+    weight_gradient = multiply_fp8(transposed, x8.T, unit, x_scale)[: len(weight)]
     bias_gradient = None
     if ctx.biased:
-        bias_gradient = (transposed.to(x.dtype) @ factors.to(x.dtype) * unit)[: ctx.vocabulary].to(x.dtype)
-    return x_gradient.to(x.dtype), weight_gradient, bias_gradient, *[None] * 6
+        bias_gradient = (transposed.to(x.dtype) @ factors.to(x.dtype) * unit)[: len(weight)].to(x.dtype)
+    return (x_gradient * column).to(x.dtype), weight_gradient, bias_gradient, None, None
 
 
 losses_and_gradients.register_autograd(_backward, setup_context=_save)
@@ -140,8 +138,7 @@ losses_and_gradients.register_autograd(_backward, setup_context=_save)
 
 def linear_losses_fp8(x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float) -> Tensor:
     """Each token's loss: x [N, D], weight [V, D], bias [V], labels [N]; D is a multiple of MULTIPLE."""
-    missing = -len(x) % MULTIPLE
+    missing = -x.shape[0] % MULTIPLE
     if missing:
         x, labels = F.pad(x, (0, 0, 0, missing)), F.pad(labels, (0, missing), value=IGNORE)
-    quantized = (*to_fp8(x.detach()), *to_fp8(pad(weight.detach())))
-    return losses_and_gradients(x, weight, bias, labels, smoothing, *quantized)[0]
+    return losses_and_gradients(x, weight, bias, labels, smoothing)[0]

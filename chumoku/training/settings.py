@@ -116,7 +116,7 @@ class TrainSettings(Settings):
     device: str | None = None  # "cpu" or "cuda"; default: the fastest available
     precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the computation; weights stay in float32
     compile: bool = False  # compile the model with torch.compile
-    fp8_output: bool = False  # with bf16 and compile: output matrix multiplied in 8 bits, on a GPU that has them
+    fp8_output: bool = False  # with bf16 and compile: gradient of the output layer in 8 bits, on a GPU that has them
     plain: bool = False  # run the formulas as written instead of the fast kernels: slower, equal up to rounding
     activation_checkpointing: bool = False  # recompute each block in the backward pass to save memory
     workers: Annotated[int, Field(ge=0, le=256)] | None = None  # data loading processes; default: 2 with a GPU

@@ -1,0 +1,130 @@
+"""GELU of a feed-forward on a GPU, in Triton, for training: h = f(z + b), z = x W.
+
+    gelu        f(x) = x Φ(x)
+    gelu_tanh   f(x) = x σ(2u),  u = √(2/π) (x + 0.044715 x³)
+
+    backward    dz = dh f′(z + b),   db = Σ dz over all rows, in the same pass
+
+PyTorch's compiler needs another pass for db.
+"""
+
+# mypy: ignore-errors
+# Triton's language has Python's syntax but its own types.
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+KINDS = ("gelu", "gelu_tanh")
+ROWS, COLUMNS = 16, 256  # that a program computes together
+PROGRAMS = 132 * 4  # each computes its part of db
+
+
+@triton.jit
+def activate_block(x, KIND: tl.constexpr):
+    if KIND == "gelu":
+        return x * 0.5 * (1 + tl.erf(x * 0.7071067811865476))
+    return x / (1 + tl.exp(-1.5957691216057308 * x * (1 + 0.044715 * x * x)))
+
+
+@triton.jit
+def slope(x, KIND: tl.constexpr):
+    """f′(x)"""
+    if KIND == "gelu":
+        return 0.5 * (1 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    share = 1 / (1 + tl.exp(-1.5957691216057308 * x * (1 + 0.044715 * x * x)))
+    return share + share * (1 - share) * x * 1.5957691216057308 * (1 + 0.134145 * x * x)
+
+
+@triton.jit
+def activate_rows(
+    z, bias, hidden, rows, WIDTH: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row, columns = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
+    places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
+    x = tl.load(z + places, mask=inside, other=0.0).to(tl.float32)
+    if BIASED:
+        x += tl.load(bias + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)[None, :]
+    tl.store(hidden + places, activate_block(x, KIND).to(hidden.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def differentiate_rows(
+    z, bias, gradient, z_gradient, parts, rows, WIDTH: tl.constexpr, KIND: tl.constexpr, BIASED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    part = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for block in range(tl.program_id(1), tl.cdiv(rows, ROWS), tl.num_programs(1)):
+        row = block * ROWS + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
+        places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
+        x = tl.load(z + places, mask=inside, other=0.0).to(tl.float32)
+        if BIASED:
+            x += tl.load(bias + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)[None, :]
+        change = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32) * slope(x, KIND)
+        tl.store(z_gradient + places, change.to(z_gradient.dtype.element_ty), mask=inside)
+        part += change
+    tl.store(parts + tl.program_id(1) * WIDTH + columns, tl.sum(part, 0), mask=columns < WIDTH)
+
+
+def _sizes(width: int, bias: Tensor | None, kind: str) -> dict[str, object]:
+    return {"WIDTH": width, "KIND": kind, "BIASED": bias is not None, "ROWS": ROWS, "COLUMNS": COLUMNS}
+
+
+@torch.library.custom_op("chumoku::activate", mutates_args=())
+def activate(z: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+    """f(z + b): z [N, F], b [F]; `kind` is gelu or gelu_tanh."""
+    z, (rows, width) = z.contiguous(), z.shape
+    hidden, grid = torch.empty_like(z), (triton.cdiv(width, COLUMNS), triton.cdiv(rows, ROWS))
+    activate_rows[grid](z, z if bias is None else bias, hidden, rows, **_sizes(width, bias, kind), num_warps=4)
+    return hidden
+
+
+@activate.register_fake
+def _(z, bias, kind):
+    return z.new_empty(z.shape)
+
+
+@torch.library.custom_op("chumoku::activate_backward", mutates_args=())
+def differentiate_activation(z: Tensor, bias: Tensor | None, gradient: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """dz, and db as parts to be summed [P, F]."""
+    z, gradient, (rows, width) = z.contiguous(), gradient.contiguous(), z.shape
+    z_gradient, parts = torch.empty_like(z), z.new_empty(_shape_of_parts(z), dtype=torch.float32)
+    grid = (triton.cdiv(width, COLUMNS), len(parts))
+    arguments = (z, z if bias is None else bias, gradient, z_gradient, parts, rows)
+    differentiate_rows[grid](*arguments, **_sizes(width, bias, kind), num_warps=4)
+    return z_gradient, parts
+
+
+@differentiate_activation.register_fake
+def _(z, bias, gradient, kind):
+    return z.new_empty(z.shape), z.new_empty(_shape_of_parts(z), dtype=torch.float32)
+
+
+def _shape_of_parts(z: Tensor) -> tuple[int, int]:
+    width = z.shape[1]
+    return max(1, PROGRAMS // triton.cdiv(width, COLUMNS)), width
+
+
+def _save_activation(ctx, inputs, output) -> None:
+    z, bias, ctx.kind = inputs
+    ctx.save_for_backward(z, bias)
+
+
+def _differentiate_activation(ctx, gradient: Tensor):
+    z, bias = ctx.saved_tensors
+    z_gradient, parts = differentiate_activation(z, bias, gradient, ctx.kind)
+    return z_gradient, None if bias is None else parts.sum(0).to(bias.dtype), None
+
+
+activate.register_autograd(_differentiate_activation, setup_context=_save_activation)
+
+
+def linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+    """f(x W + b): x [N, D], weight [F, D], b [F]; `kind` is one of KINDS."""
+    return activate(x @ weight.T, bias, kind)
