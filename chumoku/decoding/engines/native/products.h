@@ -29,19 +29,22 @@ template <int R, int B> struct Sums {
 template <int R, int B> void multiply_float32(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Floats* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Floats*>(p.weight) + size_t(block + b) * p.inputs;
+    Sums<R, B> found;
     for (int i = 0; i < p.inputs; i++)
         for (int b = 0; b < B; b++) {
             ahead(w[b] + i, sizeof(Floats));
             Floats weights = load<Floats>(w[b] + i);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) sums.of[b][r] = fma(weights, spread(x[r * stride + i]), sums.of[b][r]);
+            for (int r = 0; r < R; r++) found.of[b][r] = fma(weights, spread(x[r * stride + i]), found.of[b][r]);
         }
+    sums = found;
 }
 
 // A word holds two bf16: a bf16 is the upper half of a float.
 template <int R, int B> void multiply_bf16(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Words* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
+    Sums<R, B> found;
     for (int i = 0; i < p.inputs; i += 2)
         for (int b = 0; b < B; b++) {
             ahead(w[b] + i / 2, sizeof(Words));
@@ -50,9 +53,10 @@ template <int R, int B> void multiply_bf16(const Product& p, int block, const fl
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) {
                 const float* from = x + r * stride + i;
-                sums.of[b][r] = fma(second, spread(from[1]), fma(first, spread(from[0]), sums.of[b][r]));
+                found.of[b][r] = fma(second, spread(from[1]), fma(first, spread(from[0]), found.of[b][r]));
             }
         }
+    sums = found;
 }
 
 #if defined(__ARM_FEATURE_DOTPROD)
