@@ -298,7 +298,7 @@ def encode_sources(
 
 
 def _states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequence[int]]) -> Tensor:
-    """The encoder's vectors of the tokens of all sources, concatenated [tokens, D]: every token attends to its whole source."""
+    """The encoder's vectors of the tokens of all sources, [tokens, D]. A token attends to its whole source."""
     count, longest = len(sources), max(map(len, sources))
     row = [number for number, source in enumerate(sources) for _ in source]
     position = [place for source in sources for place in range(len(source))]
