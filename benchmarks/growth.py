@@ -9,8 +9,8 @@ batch     the next token of B rows, each after `--past` tokens
 
 exponent = log(cost ratio) / log(size ratio): 0 is constant, 1 linear, 2 quadratic. On a GPU the model is a Llama of
 1.1 B in bf16, on a CPU SmolLM2-135M's shape in int8 (`--layers` of its 30), both with random weights and the engine
-that `generate` uses. Every figure is the median of `--rounds` after one warm-up; on a CPU it is the processor time of all
-threads, which grows with the work and not with that of other programs. Prints one JSON line.
+that `generate` uses. Every figure is the median of `--rounds` after one warm-up; on a CPU it is the processor time of
+all threads, which grows with the work and not with that of other programs. Prints one JSON line.
 """
 
 from __future__ import annotations

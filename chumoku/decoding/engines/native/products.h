@@ -95,14 +95,18 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
     const uint8_t* w[B];
     for (int b = 0; b < B; b++) w[b] = G::of(p, block + b);
     const int8_t *h = in.high(first), *l = in.low(first);
+    // What is prefetched near the end of a block is of the one B blocks further on; not where products wait for arithmetic.
+    const size_t others = (B - 1) * G::block_size(p);
+    const int last = groups_of(p) - (AHEAD + G::SIZE - 1) / G::SIZE;
     for (int begin = 0; begin < groups_of(p); begin += G::NESTING) {
         typename G::Outer outer[B];
         for (int b = 0; b < B; b++) outer[b] = G(w[b], begin).outer();
-        for (int g = begin; g < begin + G::NESTING; g++)
+        for (int g = begin; g < begin + G::NESTING; g++) {
+            const size_t skip = PAIRED || g < last ? 0 : others;
 #pragma GCC unroll 2
             for (int b = 0; b < B; b++) {
                 G group(w[b], begin, g - begin);
-                ahead(group.codes, G::SIZE);
+                ahead(group.codes + skip, G::SIZE);
                 Bytes q[8];
                 group.read(q);
 #pragma GCC unroll 2
@@ -120,6 +124,7 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                     }
                 }
             }
+        }
     }
 }
 
@@ -159,6 +164,10 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
     int blocks = (p.outputs + LANES - 1) / LANES;
     // Several blocks per item: taking an item costs more than computing a small block.
     int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
+#if defined(__AVX512F__)
+    // Each thread reads one run of quantized weights, which prefetching follows better than parts of several.
+    if (grouped && count == 1) each = (blocks + 2 * pool.size - 1) / (2 * pool.size) * 2;
+#endif
     if (tiles) tiles_begin();
     pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
