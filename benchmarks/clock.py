@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable
 
 
-def time_alternately(functions: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
+def time_alternately(
+    functions: dict[str, Callable[[], object]], *, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Seconds of each function in every round, after one warm-up round that is not measured."""
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(rounds + 1):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             function()
             if number:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 

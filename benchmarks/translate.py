@@ -1,12 +1,14 @@
-"""The shipped translators on a CPU in int8, compared with CTranslate2 on the same weights in the same run.
+"""The shipped translators on a CPU, compared with CTranslate2 on the same weights and precision in the same run.
 
     pip install 'chumoku[bench]'
-    python benchmarks/translate.py [--model ja-en] [--rounds 5] [--threads 2]
+    python benchmarks/translate.py [--model ja-en] [--precision int8|float32] [--rounds 5] [--threads 2]
+        [--processor-time]
 
 The sentences are those of docs/translations.md. Text goes in and text comes out, with beam 4 (the default) and greedy:
 all sentences in one call, and one sentence a call. The programs run alternately. Prints one JSON line: sentences per
 second and milliseconds for one sentence (medians), how many times faster we are (quartiles), how many translations are
-equal, and the seconds from the end of all imports to the first translation in a new process.
+equal, and the seconds from the end of all imports to the first translation in a new process. On a busy machine,
+`--processor-time --threads 1` counts the time on a core instead of waiting for one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,7 +38,7 @@ FIRST = """
 import time, chumoku
 load = chumoku.load  # imports PyTorch
 start = time.perf_counter()
-load({model!r}).translate([{sentence!r}])
+load({model!r}, precision={precision!r}).translate([{sentence!r}])
 print(time.perf_counter() - start)
 """
 
@@ -46,10 +49,12 @@ def read_sentences(model: str) -> list[str]:
     return re.findall(r"^\| \d+ \| (.+?) \|", section, re.MULTILINE)
 
 
-def peer(pipeline: chumoku.Pipeline, folder: Path, threads: int) -> Callable[[list[str], int], list[str]]:
+def peer(
+    pipeline: chumoku.Pipeline, folder: Path, precision: str, threads: int
+) -> Callable[[list[str], int], list[str]]:
     """CTranslate2 on the exported weights, with our tokenizer."""
     chumoku.convert(pipeline, folder, to="ctranslate2")
-    model = ctranslate2.Translator(str(folder), device="cpu", compute_type="int8", intra_threads=threads)
+    model = ctranslate2.Translator(str(folder), device="cpu", compute_type=precision, intra_threads=threads)
     tokenizer = pipeline.tokenizer
     numbers = {tokenizer.token(number): number for number in range(tokenizer.size)}
 
@@ -62,9 +67,9 @@ def peer(pipeline: chumoku.Pipeline, folder: Path, threads: int) -> Callable[[li
     return translate
 
 
-def first_answers(model: str, sentence: str) -> float:
+def first_answers(model: str, precision: str, sentence: str) -> float:
     """Seconds to the first translation after the imports in a new process: the median of three."""
-    code = FIRST.format(model=model, sentence=sentence)
+    code = FIRST.format(model=model, precision=precision, sentence=sentence)
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
     return statistics.median(float(run.stdout) for run in runs)
 
@@ -72,14 +77,17 @@ def first_answers(model: str, sentence: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="ja-en")
+    parser.add_argument("--precision", choices=("int8", "float32"), default="int8")
+    parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    pipeline, sentences = chumoku.load(given.model), read_sentences(given.model)
-    found: dict[str, object] = {"model": given.model, "threads": given.threads, "sentences": len(sentences)}
+    clock = time.process_time if given.processor_time else time.perf_counter
+    pipeline, sentences = chumoku.load(given.model, precision=given.precision), read_sentences(given.model)
+    found: dict[str, object] = {**vars(given), "sentences": len(sentences)}
     with tempfile.TemporaryDirectory() as folder:
-        theirs = peer(pipeline, Path(folder) / "model", given.threads)
+        theirs = peer(pipeline, Path(folder) / "model", given.precision, given.threads)
 
         def ours(texts: list[str], beam: int) -> list[str]:
             return pipeline.translate(texts, beam=beam, split=False)
@@ -90,7 +98,7 @@ def main() -> None:
             for name, run in programs.items():
                 functions[f"{name} together"] = lambda run=run, beam=beam: run(sentences, beam)  # type: ignore[misc]
                 functions[f"{name} alone"] = lambda run=run, beam=beam: [run([one], beam) for one in sentences]  # type: ignore[misc]
-            seconds = time_alternately(functions, rounds=given.rounds)
+            seconds = time_alternately(functions, rounds=given.rounds, clock=clock)
             equal = sum(map(str.__eq__, ours(sentences, beam), theirs(sentences, beam)))
             result: dict[str, object] = {"equal_translations": equal}
             for way in ("together", "alone"):
@@ -102,7 +110,7 @@ def main() -> None:
                 quartiles = statistics.quantiles([a / b for a, b in pairs], n=4)
                 result[f"times faster {way}"] = [round(one, 2) for one in quartiles]
             found[f"beam {beam}"] = result
-    found["first_answer_seconds"] = round(first_answers(given.model, sentences[0]), 2)
+    found["first_answer_seconds"] = round(first_answers(given.model, given.precision, sentences[0]), 2)
     print(json.dumps(found, ensure_ascii=False))
 
 

@@ -91,15 +91,13 @@ template <int R> void dots(const float* const* query, const float* const* keys, 
 template <int R, int N>
 void mix_columns(const float* const* scores, const float* const* values, int length, int i, float* const* out) {
     Floats sums[R][N];
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < N; j++) sums[r][j] = load<Floats>(out[r] + i + j * LANES);
+    each_number<R * N>([&]<int I> [[gnu::always_inline]] { sums[I / N][I % N] = load<Floats>(out[I / N] + i + I % N * LANES); });
     for (int t = 0; t < length; t++)
         for (int j = 0; j < N; j++) {
             Floats part = load<Floats>(values[t] + i + j * LANES);
             for (int r = 0; r < R; r++) sums[r][j] = fma(part, spread(scores[r][t]), sums[r][j]);
         }
-    for (int r = 0; r < R; r++)
-        for (int j = 0; j < N; j++) store(out[r] + i + j * LANES, sums[r][j]);
+    each_number<R * N>([&]<int I> [[gnu::always_inline]] { store(out[I / N] + i + I % N * LANES, sums[I / N][I % N]); });
 }
 
 template <int R>

@@ -27,7 +27,7 @@ from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.modules import named_parts
-from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, is_quantized
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear
 
 CHUNK = 1 << 22  # bytes that one thread hashes at a time
 
@@ -38,9 +38,8 @@ class Weights:
     def __init__(self, model: DecoderModel | EncoderDecoderModel) -> None:
         lanes = _library().lanes()
         self.decoder = Packed(model.decoder, model.config, model.head, lanes=lanes)
-        # For the encoder's many tokens PyTorch is faster, except with quantized matrices.
         self.encoder: Packed | None = None
-        if isinstance(model, EncoderDecoderModel) and is_quantized(model):
+        if isinstance(model, EncoderDecoderModel):
             self.encoder = Packed(model.encoder, model.config, None, lanes=lanes)
         self._thread: threading.Thread | None = None
 
@@ -278,12 +277,14 @@ def run(
     return logits
 
 
-def encode_sources(model: EncoderDecoderModel, packed: Weights, sources: Sequence[Sequence[int]]) -> list[Tensor]:
+def encode_sources(
+    model: EncoderDecoderModel, encoder: Packed, decoder: Packed, sources: Sequence[Sequence[int]]
+) -> list[Tensor]:
     """The cross-attention keys and values of each source [L, 2, S, G·K]."""
     lengths = list(map(len, sources))
-    states = _states(model, sources) if packed.encoder is None else _native_states(model, packed.encoder, sources)
+    states = _states(model, encoder, sources)
     layers = []
-    for products, norm in packed.decoder.memory:
+    for products, norm in decoder.memory:
         parts = [torch.empty(len(states), product.outputs) for product in products]
         for product, part in zip(products, parts, strict=True):
             pointers = (ctypes.c_void_p(states.data_ptr()), ctypes.c_void_p(part.data_ptr()))
@@ -296,16 +297,8 @@ def encode_sources(model: EncoderDecoderModel, packed: Weights, sources: Sequenc
     return [part.contiguous() for part in torch.split(together, lengths, dim=2)]
 
 
-def _states(model: EncoderDecoderModel, sources: Sequence[Sequence[int]]) -> Tensor:
-    """The encoder's vectors of the tokens of all sources, concatenated [tokens, D], computed by PyTorch."""
-    table = torch.nn.utils.rnn.pad_sequence([torch.tensor(source) for source in sources], batch_first=True)
-    real = torch.arange(table.shape[1]) < torch.tensor([len(source) for source in sources])[:, None]
-    states: Tensor = model.encoder(table, mask=None if real.all() else real)
-    return states[real].float()
-
-
-def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequence[int]]) -> Tensor:
-    """The same, computed by the library: every token of a source attends to all of it."""
+def _states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequence[int]]) -> Tensor:
+    """The encoder's vectors of the tokens of all sources, [tokens, D]. A token attends to its whole source."""
     count, longest = len(sources), max(map(len, sources))
     row = [number for number, source in enumerate(sources) for _ in source]
     position = [place for source in sources for place in range(len(source))]

@@ -104,9 +104,10 @@ class NativeEngine(Rows):
         adapters: Sequence[str | None] | None = None,
     ) -> None:
         self.check_new_rows(count, sources, adapters)
-        if sources and isinstance(self.model, EncoderDecoderModel):
+        encoder, decoder = self._weights.encoder, self._weights.decoder
+        if sources and isinstance(self.model, EncoderDecoderModel) and encoder is not None:
             with inference_mode(self.model, self._parts):
-                self._memory += encode_sources(self.model, self._weights, sources)
+                self._memory += encode_sources(self.model, encoder, decoder, sources)
         self.append_rows(count, adapters)
         self._least += [0] * count
         self._assign_slots([*self._slots, *[None] * count])

@@ -29,19 +29,22 @@ template <int R, int B> struct Sums {
 template <int R, int B> void multiply_float32(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Floats* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Floats*>(p.weight) + size_t(block + b) * p.inputs;
+    Sums<R, B> found;
     for (int i = 0; i < p.inputs; i++)
         for (int b = 0; b < B; b++) {
             ahead(w[b] + i, sizeof(Floats));
             Floats weights = load<Floats>(w[b] + i);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) sums.of[b][r] = fma(weights, spread(x[r * stride + i]), sums.of[b][r]);
+            for (int r = 0; r < R; r++) found.of[b][r] = fma(weights, spread(x[r * stride + i]), found.of[b][r]);
         }
+    sums = found;
 }
 
 // A word holds two bf16: a bf16 is the upper half of a float.
 template <int R, int B> void multiply_bf16(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Words* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
+    Sums<R, B> found;
     for (int i = 0; i < p.inputs; i += 2)
         for (int b = 0; b < B; b++) {
             ahead(w[b] + i / 2, sizeof(Words));
@@ -50,9 +53,10 @@ template <int R, int B> void multiply_bf16(const Product& p, int block, const fl
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) {
                 const float* from = x + r * stride + i;
-                sums.of[b][r] = fma(second, spread(from[1]), fma(first, spread(from[0]), sums.of[b][r]));
+                found.of[b][r] = fma(second, spread(from[1]), fma(first, spread(from[0]), found.of[b][r]));
             }
         }
+    sums = found;
 }
 
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -91,14 +95,18 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
     const uint8_t* w[B];
     for (int b = 0; b < B; b++) w[b] = G::of(p, block + b);
     const int8_t *h = in.high(first), *l = in.low(first);
+    // What is prefetched near the end of a block is of the one B blocks further on; not where products wait for arithmetic.
+    const size_t others = (B - 1) * G::block_size(p);
+    const int last = groups_of(p) - (AHEAD + G::SIZE - 1) / G::SIZE;
     for (int begin = 0; begin < groups_of(p); begin += G::NESTING) {
         typename G::Outer outer[B];
         for (int b = 0; b < B; b++) outer[b] = G(w[b], begin).outer();
-        for (int g = begin; g < begin + G::NESTING; g++)
+        for (int g = begin; g < begin + G::NESTING; g++) {
+            const size_t skip = PAIRED || g < last ? 0 : others;
 #pragma GCC unroll 2
             for (int b = 0; b < B; b++) {
                 G group(w[b], begin, g - begin);
-                ahead(group.codes, G::SIZE);
+                ahead(group.codes + skip, G::SIZE);
                 Bytes q[8];
                 group.read(q);
 #pragma GCC unroll 2
@@ -116,6 +124,7 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                     }
                 }
             }
+        }
     }
 }
 
@@ -155,6 +164,10 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
     int blocks = (p.outputs + LANES - 1) / LANES;
     // Several blocks per item: taking an item costs more than computing a small block.
     int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
+#if defined(__AVX512F__)
+    // Each thread reads one run of quantized weights, which prefetching follows better than parts of several.
+    if (grouped && count == 1) each = (blocks + 2 * pool.size - 1) / (2 * pool.size) * 2;
+#endif
     if (tiles) tiles_begin();
     pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);

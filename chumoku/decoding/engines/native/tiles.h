@@ -92,12 +92,6 @@ template <int KIND> struct TileWeights {
     }
 }
 
-// run<0>() … run<COUNT − 1>(): numbers that are known when variables are assigned to registers, unlike those of a loop.
-template <int COUNT, int I = 0, class Run> [[gnu::always_inline]] inline void each_number(const Run& run) {
-    run.template operator()<I>();
-    if constexpr (I + 1 < COUNT) each_number<COUNT, I + 1>(run);
-}
-
 // TILE_TOKENS rows from `first` on times two blocks, group by group: the tiles compute a group while the sums of the group
 // before are added. `noipa`, or the compiler would find the address of the weights, which are thread_local, by a call for every
 // group, and the sums could not stay in registers.

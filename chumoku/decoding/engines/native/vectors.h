@@ -46,6 +46,12 @@ template <class V> inline V load(const void* from) {
 }
 template <class V> inline void store(void* to, V v) { std::memcpy(to, &v, sizeof v); }
 
+// run<0>() … run<COUNT − 1>(): numbers that are known when variables are assigned to registers, unlike those of a loop.
+template <int COUNT, int I = 0, class Run> [[gnu::always_inline]] inline void each_number(const Run& run) {
+    run.template operator()<I>();
+    if constexpr (I + 1 < COUNT) each_number<COUNT, I + 1>(run);
+}
+
 inline Floats spread(float value) { return value - Floats{}; }
 
 // a · b + c, rounded once if the processor has a fused multiply-add.
