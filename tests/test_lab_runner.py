@@ -502,7 +502,7 @@ def test_groups_contain_every_claim_once() -> None:
 @pytest.mark.slow
 def test_short_run_of_many_claims(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets a verdict, numbers and an article on the page, with far fewer steps than in a quick run."""
-    some = [*CLAIMS][::6]
+    some = [id for id in [*CLAIMS][::6] if id not in ("covariate", "dropout")]  # the longest; `leak` is trained, too
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr(Budget, "steps", lambda self, full, minimum=1: min(minimum, 8) if minimum < 500 else minimum)
     ended = ask("run", *some, "--quick", "--json")

@@ -398,13 +398,14 @@ def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_pat
 
 @pytest.mark.slow
 def test_closed_output_pipe_does_not_stop_training(corpora: Path, tmp_path: Path) -> None:
-    recipe = toml(recipe_for("decoder", corpora, tmp_path / "run", train={"steps": 97}), tmp_path / "recipe.toml")
+    train = {"steps": 31, "log_every": 1, "save_every": 11}
+    recipe = toml(recipe_for("decoder", corpora, tmp_path / "run", train=train), tmp_path / "recipe.toml")
     run = start("chumoku", "train", recipe, cwd=tmp_path)
     assert run.stdout is not None
     run.stdout.readline()
     run.stdout.close()
     assert run.wait(timeout=60) == 0
-    assert read_state(newest(tmp_path / "run")).step == 97
+    assert read_state(newest(tmp_path / "run")).step == 31
 
 
 def test_second_signal_exits_immediately() -> None:

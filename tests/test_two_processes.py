@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +54,46 @@ def tables_for(kind: str, corpora: Path, out: Path, **train: Any) -> dict[str, A
     return recipe_for(kind, corpora, out, **changes)
 
 
-def train_in_two_processes(folder: Path, recipes: list[dict[str, Any]], *words: str) -> str:
-    """Train all recipes, one after another, in the same two processes; returns what they print."""
+@contextmanager
+def train_in_two_processes(
+    folder: Path, recipes: list[dict[str, Any]], longer: list[dict[str, Any]]
+) -> Iterator[Callable[[], str]]:
+    """Train `recipes`, one after another, in the same two processes; they resume `longer` when the block ends.
+
+    Gives a function that returns what they have printed.
+    """
     folder.mkdir()
-    files = [toml(tables, folder / f"{Path(tables['train']['out']).name}.toml") for tables in recipes]
+    names = [Path(tables["train"]["out"]).name for tables in recipes]
+    files, longer_files = (
+        [toml(tables, folder / f"{name}{end}.toml") for name, tables in zip(names, group, strict=True)]
+        for group, end in ((recipes, ""), (longer, ", longer"))
+    )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone"]
-    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    run = subprocess.Popen([*command, str(SCRIPT), *files, "--", *words], start_new_session=True, **streams)
+    command += [str(SCRIPT), str(folder), *files, "--", *longer_files]
+    output = folder / "output.txt"
+    with output.open("wb") as stream:
+        run = subprocess.Popen(command, start_new_session=True, stdout=stream, stderr=subprocess.STDOUT)
+
+    def read() -> str:
+        return output.read_text(encoding="utf-8", errors="replace")
+
+    def wait_while(condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + TIMEOUT
+        while condition():
+            assert time.monotonic() < end, f"This does not end: {read()[-3000:]}"
+            time.sleep(0.1)
+
     try:
-        output, _ = run.communicate(timeout=TIMEOUT)
-    except subprocess.TimeoutExpired as error:
-        os.killpg(run.pid, signal.SIGKILL)  # also the processes that torchrun started
-        pytest.fail(f"This does not end: {(error.stdout or b'')[-3000:].decode('utf-8', 'replace')}")
-    assert run.returncode == 0, output[-5000:]
-    return output
+        wait_while(lambda: run.poll() is None and len(list(folder.glob("trained-*"))) < 2)
+        assert run.poll() is None, read()[-5000:]
+        yield read
+        (folder / "resume").touch()
+        wait_while(lambda: run.poll() is None)
+        assert run.returncode == 0, read()[-5000:]
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)  # also the processes that torchrun started
+            run.wait()
 
 
 @pytest.mark.slow
@@ -81,11 +110,10 @@ def test_two_processes_equal_one(corpora: Path, tmp_path: Path, monkeypatch: pyt
     def recipes(steps: int) -> list[dict[str, Any]]:
         return [tables_for(kind, corpora, tmp_path / f"{kind}, {way}", steps=steps, **WAYS[way]) for kind, way in CASES]
 
-    output = train_in_two_processes(tmp_path / "first", recipes(8))
-    assert output.count("cpu × 2") == len(CASES)
-    for tables in recipes(13):
-        go(tables, resume=True)
-    train_in_two_processes(tmp_path / "last", recipes(20), "--resume")
+    with train_in_two_processes(tmp_path / "processes", recipes(8), recipes(20)) as output:
+        assert output().count("cpu × 2") == len(CASES)
+        for tables in recipes(13):
+            go(tables, resume=True)
     for kind in KINDS:
         go(tables_for(kind, corpora, tmp_path / kind, steps=20))
     for kind, way in CASES:
