@@ -1,28 +1,33 @@
 """Decoding in batches on a GPU in bf16, compared with transformers and gpt-fast in the same run.
 
-    python benchmarks/batch_gpu.py [--rows 64 256] [--rounds 3] [--gpt-fast PATH] [--tiny]
+    python benchmarks/batch_gpu.py [--peer transformers|gpt-fast] [--gpt-fast PATH] [--rows 64 256] [--seconds 60]
+                                   [--rounds 3] [--layers 22] [--tiny]
 
-The model is a Llama of 1.1 B with random weights; greedy, without an end token.
+The model is a Llama of 1.1 B (with fewer `--layers`, a smaller one) with random weights; greedy, without an end token.
 
-requests   the requests of `decode_gpu.py` (three times as many as rows; prompts of 32 to 256 tokens, 32 to 256 new
-           tokens): our scheduler, and transformers' continuous batching with the same number of requests at once
-equal      as many requests as rows, all with a prompt of 128 tokens and 128 new tokens, because gpt-fast has no batches
-           of different lengths: our scheduler, and gpt-fast's `generate`, compiled as its `main` does
---gpt-fast a copy of github.com/pytorch-labs/gpt-fast; without it, it is not measured
---tiny     a tiny model with 3 rows, also on a CPU, to try the program
+transformers  twice as many requests as rows, with prompts of 32 to 256 tokens and 32 to 96 new tokens: our scheduler,
+              and transformers' continuous batching with the same number of requests at once
+gpt-fast      as many requests as rows, all with a prompt of 128 tokens and 64 new tokens, because gpt-fast has no
+              batches of different lengths: our scheduler, and gpt-fast's `generate`, compiled as its `main` does; PATH
+              is a copy of github.com/pytorch-labs/gpt-fast
+--seconds     no round starts later than this; what is not measured then is reported as missing
+--tiny        a tiny model with 3 rows, also on a CPU, to try the program
 
-They run alternately, after one run of each that is not counted. Prints one JSON line: generated tokens per second
-(quartiles), how many times faster we are (quartiles), and why a peer is missing.
+They run alternately, after one run of each that is not counted; every speed is printed as it is measured. Prints one
+JSON line, also when it is terminated: generated tokens per second (lowest, median, highest), how many times faster we
+are in each round, and why a peer is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import statistics
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -30,10 +35,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from clock import time_alternately
-from decode_cpu import rates, times_faster, try_peer
+from decode_cpu import try_peer
 from decode_gpu import CAPACITY, CHUNK, LLAMA, batch_requests, prompt_of, run_requests
-from decode_peers import Functions
 
 import chumoku
 from chumoku.decoding.engines.base import Engine, TorchEngine
@@ -45,8 +48,8 @@ from chumoku.models.model import DecoderModel
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16
-PROMPT, NEW = 128, 128  # tokens of the requests of equal lengths
-PATIENCE = 180.0  # seconds that a peer may take for all requests
+PROMPT, NEW = 128, 64  # tokens of the requests of equal lengths
+PATIENCE = 60.0  # seconds that a peer may take for all requests
 TINY = {"vocabulary": 151, "width": 64, "layers": 2, "heads": 4, "kv_heads": 2, "feedforward_width": 96}
 
 
@@ -144,79 +147,121 @@ def engine_for(model: DecoderModel, rows: int) -> Engine:
     return kind(model, rows=rows, capacity=CAPACITY)
 
 
-def compare(functions: Functions, tokens: int, rounds: int) -> dict[str, object]:
-    seconds = time_alternately(functions, rounds=rounds)
-    faster = {peer: times_faster(seconds, "chumoku", peer) for peer in seconds if peer != "chumoku"}
-    return {"tokens": tokens, "tokens_per_second": rates(seconds, tokens), "times_faster": faster}
+class Contest:
+    """Programs that generate the same number of tokens, in turns, until `end`."""
 
+    def __init__(self, title: str, tokens: int, end: float) -> None:
+        self._title, self._tokens, self._end = title, tokens, end
+        self._programs: dict[str, Callable[[], int]] = {}
+        self._speeds: dict[str, list[float]] = {}
 
-def checked(run: Any, tokens: int) -> Any:
-    """`run`, after one call; every call must generate this many tokens."""
+    def add(self, name: str, program: Callable[[], int]) -> None:
+        """Add a program, which is run once without being counted."""
+        self._run(name, program, "warm-up")
+        self._programs[name], self._speeds[name] = program, []
 
-    def check() -> None:
-        count = run()
+    def _run(self, name: str, program: Callable[[], int], round_name: str) -> float:
+        start = time.perf_counter()
+        count = program()
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
-        if count != tokens:
-            raise RuntimeError(f"It has generated {count} tokens instead of {tokens}.")
+        speed = count / (time.perf_counter() - start)
+        print(f"{self._title}: {name}, {round_name}: {speed:.0f} tokens/s", file=sys.stderr, flush=True)
+        if count != self._tokens:
+            raise RuntimeError(f"It has generated {count} tokens instead of {self._tokens}.")
+        return speed
 
-    check()
-    return check
+    def run(self, rounds: int) -> None:
+        for number in range(rounds):
+            if time.perf_counter() < self._end:
+                for name, program in self._programs.items():
+                    self._speeds[name].append(self._run(name, program, f"round {number + 1}"))
+
+    def result(self) -> dict[str, object]:
+        speeds = {name: list(values) for name, values in self._speeds.items() if values}
+        found: dict[str, object] = {"tokens": self._tokens}
+        for name, values in speeds.items():
+            found[name] = [round(value) for value in (min(values), statistics.median(values), max(values))]
+            if name != "chumoku":
+                ratios = [a / b for a, b in zip(speeds["chumoku"], values, strict=False)]
+                found[f"chumoku / {name}"] = [round(value, 2) for value in sorted(ratios)]
+        return found
 
 
-def compare_requests(model: DecoderModel, rows: int, rounds: int, missing: list[str]) -> dict[str, object]:
-    requests, engine = batch_requests(model, rows), engine_for(model, rows)
-    tokens, found = sum(one.max_new_tokens for one in requests), {}
-    functions: Functions = {"chumoku": checked(lambda: run_requests(engine, requests), tokens)}
-    with ExitStack() as stack:
-
-        def transformers() -> Any:
-            peer = TransformersBatch(model.config, requests, rows)
-            stack.callback(peer.close)
-            found.update(attention=peer.attention, without=peer.unknown)
-            return checked(peer.run, tokens)
-
-        run = try_peer(f"transformers, {rows} rows", transformers, missing)
-        functions |= {} if run is None else {"transformers": run}
-        return {**compare(functions, tokens, rounds), "transformers": found}
+def compare_transformers(model: DecoderModel, rows: int, chosen: argparse.Namespace, found: dict[str, Any]) -> None:
+    requests, engine = batch_requests(model, rows, count=2 * rows, longest=96), engine_for(model, rows)
+    title = f"transformers, {rows} rows"
+    contest = Contest(title, sum(one.max_new_tokens for one in requests), chosen.end)
+    found[title] = contest
+    contest.add("chumoku", lambda: run_requests(engine, requests))
+    peer = TransformersBatch(model.config, requests, rows)
+    found[f"transformers' attention, {rows} rows"] = peer.attention
+    try:
+        contest.add("transformers", peer.run)
+        contest.run(chosen.rounds)
+    finally:
+        peer.close()
 
 
-def compare_equal(
-    model: DecoderModel, rows: int, rounds: int, folder: Path | None, missing: list[str]
-) -> dict[str, object]:
+def compare_gpt_fast(model: DecoderModel, rows: int, chosen: argparse.Namespace, found: dict[str, Any]) -> None:
     greedy, engine = SamplingOptions(temperature=0.0), engine_for(model, rows)
     requests = [Request(prompt_of(model, PROMPT, row), NEW, greedy) for row in range(rows)]
-    tokens = rows * NEW
-    functions: Functions = {"chumoku": checked(lambda: run_requests(engine, requests), tokens)}
-    if folder is not None:
-        run = try_peer(
-            f"gpt-fast, {rows} rows", lambda: checked(GptFastBatch(model.config, rows, folder).run, tokens), missing
-        )
-        functions |= {} if run is None else {"gpt-fast": run}
-    return compare(functions, tokens, rounds)
+    title = f"gpt-fast, {rows} rows"
+    contest = found[title] = Contest(title, rows * NEW, chosen.end)
+    contest.add("chumoku", lambda: run_requests(engine, requests))
+    contest.add("gpt-fast", GptFastBatch(model.config, rows, chosen.gpt_fast).run)
+    contest.run(chosen.rounds)
 
 
-def main() -> None:
+PEERS = {"transformers": compare_transformers, "gpt-fast": compare_gpt_fast}
+
+
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--peer", choices=PEERS, nargs="+", default=list(PEERS))
+    parser.add_argument("--gpt-fast", type=Path, default=Path("gpt-fast"))
     parser.add_argument("--rows", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--gpt-fast", type=Path)
+    parser.add_argument("--layers", type=int, default=LLAMA["layers"])
     parser.add_argument("--tiny", action="store_true")
     chosen = parser.parse_args()
     if not chosen.tiny and DEVICE.type == "cpu":
         parser.error("There is no GPU. --tiny runs on a CPU.")
-    config = ModelConfig(**{**LLAMA, **(TINY if chosen.tiny else {})})
-    model, missing = chumoku.build(config, device=DEVICE, dtype=DTYPE), []
-    found: dict[str, object] = {"benchmark": "batch_gpu", "torch": torch.__version__}
+    chosen.end = time.perf_counter() + chosen.seconds
+    return chosen
+
+
+def main() -> None:
+    chosen = read_arguments()
+    found: dict[str, Any] = {"benchmark": "batch_gpu", "torch": torch.__version__, "layers": chosen.layers}
     found["device"] = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
+    missing: list[str] = []
+
+    def report() -> None:
+        values = {name: value.result() if isinstance(value, Contest) else value for name, value in found.items()}
+        print(json.dumps({**values, "missing": missing}), flush=True)
+
+    def stop(number: int, frame: object) -> None:
+        missing.append("Terminated before all was measured.")
+        report()
+        os._exit(1)  # without waiting for the threads of peers
+
+    signal.signal(signal.SIGTERM, stop)
+    config = ModelConfig(**{**LLAMA, "layers": chosen.layers, **(TINY if chosen.tiny else {})})
+    model = chumoku.build(config, device=DEVICE, dtype=DTYPE)
     for rows in [3] if chosen.tiny else chosen.rows:
-        for name, run in (
-            ("requests", lambda rows=rows: compare_requests(model, rows, chosen.rounds, missing)),
-            ("equal", lambda rows=rows: compare_equal(model, rows, chosen.rounds, chosen.gpt_fast, missing)),
-        ):
-            print(f"{name}, {rows} rows …", file=sys.stderr, flush=True)
-            found[f"{name}, {rows} rows"] = try_peer(f"{name}, {rows} rows", run, missing)
-    print(json.dumps({**found, "missing": missing}))
+        for name in chosen.peer:
+            if time.perf_counter() > chosen.end:
+                missing.append(f"{name}, {rows} rows: no time was left.")
+            else:
+                compare = PEERS[name]
+                try_peer(
+                    f"{name}, {rows} rows",
+                    lambda rows=rows, compare=compare: compare(model, rows, chosen, found),
+                    missing,
+                )
+    report()
 
 
 if __name__ == "__main__":

@@ -117,10 +117,10 @@ def quantized_steps(model: DecoderModel, precision: str) -> dict[str, object]:
     return rates(NEW, step_repeatedly(small, GpuEngine(small, rows=1, capacity=PROMPT + NEW)))
 
 
-def batch_requests(model: DecoderModel, rows: int) -> list[Request]:
-    """Three times as many requests as rows, with prompts of 32 to 256 tokens and 32 to 256 new tokens."""
+def batch_requests(model: DecoderModel, rows: int, *, count: int, longest: int) -> list[Request]:
+    """Requests with prompts of 32 to 256 tokens and 32 to `longest` new tokens."""
     chance = random.Random(rows)
-    lengths = [(chance.randint(32, 256), chance.randint(32, 256)) for _ in range(3 * rows)]
+    lengths = [(chance.randint(32, 256), chance.randint(32, longest)) for _ in range(count)]
     greedy = SamplingOptions(temperature=0.0)
     return [Request(prompt_of(model, before, place), new, greedy) for place, (before, new) in enumerate(lengths)]
 
@@ -136,7 +136,8 @@ def run_requests(engine: Engine, requests: Sequence[Request]) -> int:
 
 
 def batch(model: DecoderModel, rows: int) -> dict[str, object]:
-    requests, engine = batch_requests(model, rows), GpuEngine(model, rows=rows, capacity=CAPACITY)
+    requests = batch_requests(model, rows, count=3 * rows, longest=256)
+    engine = GpuEngine(model, rows=rows, capacity=CAPACITY)
     return rates(sum(one.max_new_tokens for one in requests), lambda: run_requests(engine, requests), rounds=3)
 
 
