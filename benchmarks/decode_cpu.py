@@ -96,8 +96,8 @@ def try_peer(name: str, make: Callable[[], object], missing: list[str]) -> objec
     """The functions of a peer, or None with the reason in `missing`."""
     try:
         return make()
-    except (ImportError, RuntimeError, ValueError, OSError) as error:
-        missing.append(f"{name}: {str(error)[:200]}")
+    except Exception as error:  # of any kind: the other programs are still measured
+        missing.append(f"{name}: {type(error).__name__}: {str(error)[:400]}")
         return None
 
 

@@ -26,7 +26,7 @@ import random
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -41,6 +41,7 @@ from chumoku.models.precision import to_precision
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 PROMPT, NEW, ROUNDS = 128, 256, 5
+CAPACITY, CHUNK = 512, 2048  # of a batch: positions of each row, and prompt tokens in one step
 LLAMA = {
     **{"kind": "decoder", "vocabulary": 32000, "context": 2048, "width": 2048, "layers": 22, "heads": 32},
     **{"kv_heads": 4, "feedforward_width": 5632, "feedforward": "swiglu", "norm": "rms", "position": "rotary"},
@@ -120,21 +121,28 @@ def quantized_steps(model: DecoderModel, precision: str) -> dict[str, object]:
     return rates(NEW, step_repeatedly(small, GpuEngine(small, rows=1, capacity=PROMPT + NEW)))
 
 
-def batch(model: DecoderModel, rows: int) -> dict[str, object]:
+def batch_requests(model: DecoderModel, rows: int, *, count: int, longest: int) -> list[Request]:
+    """Requests with prompts of 32 to 256 tokens and 32 to `longest` new tokens."""
     chance = random.Random(rows)
-    lengths = [(chance.randint(32, 256), chance.randint(32, 256)) for _ in range(3 * rows)]
+    lengths = [(chance.randint(32, 256), chance.randint(32, longest)) for _ in range(count)]
     greedy = SamplingOptions(temperature=0.0)
-    asked = [Request(prompt_of(model, before, place), new, greedy) for place, (before, new) in enumerate(lengths)]
-    engine = GpuEngine(model, rows=rows, capacity=512)
+    return [Request(prompt_of(model, before, place), new, greedy) for place, (before, new) in enumerate(lengths)]
 
-    def run() -> None:
-        scheduler = Scheduler(engine, chunk=2048)
-        for request in asked:
-            scheduler.submit(request)
-        while not scheduler.idle:
-            scheduler.step()
 
-    return rates(sum(new for _, new in lengths), run, rounds=3)
+def run_requests(engine: Engine, requests: Sequence[Request]) -> int:
+    """Run all requests through the scheduler; how many tokens they have generated."""
+    scheduler, count = Scheduler(engine, chunk=CHUNK), 0
+    for request in requests:
+        scheduler.submit(request)
+    while not scheduler.idle:
+        count += sum(event.token is not None for event in scheduler.step())
+    return count
+
+
+def batch(model: DecoderModel, rows: int) -> dict[str, object]:
+    requests = batch_requests(model, rows, count=3 * rows, longest=256)
+    engine = GpuEngine(model, rows=rows, capacity=CAPACITY)
+    return rates(sum(one.max_new_tokens for one in requests), lambda: run_requests(engine, requests), rounds=3)
 
 
 def peer(name: str) -> dict[str, object]:
