@@ -29,6 +29,7 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from chumoku.decoding.engines.gpu import available, launch, launch_attention  # noqa: E402 - only where Triton is installed
+from chumoku.decoding.engines.gpu.blocks import Tables  # noqa: E402
 from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm, concatenate, unsupported  # noqa: E402
 
@@ -261,6 +262,14 @@ def test_a_row_equals_the_same_row_alone() -> None:
     alone.add_rows(1)
     alone.prefill(prompts()[2:])
     assert close(alone.step(torch.tensor([2], device=DEVICE)), together[0, 2:])
+
+
+@pytest.mark.parametrize("cell", ["gpt2", "llama"])
+def test_a_full_row_that_is_not_in_use_reads_no_other_memory(cell: str) -> None:
+    """Its position is the capacity, which is behind all tokens."""
+    tables = Tables.of(model_of(**CELLS[cell]), 13)
+    read = [each for each in (tables.places, *(tables.rotation or ())) if isinstance(each, torch.Tensor)]
+    assert {len(table) for table in read} == {13 + 1}
 
 
 def test_weights_are_joined_without_a_copy() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding.engines.gpu import launch, launch_attention
@@ -31,10 +32,13 @@ GATES = {"geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
 
 
 class Tables(NamedTuple):
-    """Tensors that depend only on positions, for all positions of the cache."""
+    """Tensors that depend only on positions, for all positions of the cache.
 
-    places: Tensor | None  # [C, D] learned or sinusoidal
-    rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C, R / 2], and the pairing
+    Places and rotations have one position more: a graph also computes rows that are not in use, which may be full.
+    """
+
+    places: Tensor | None  # [C + 1, D] learned or sinusoidal
+    rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C + 1, R / 2], and the pairing
     local_rotation: tuple[Tensor, Tensor, str] | None  # of layers with a window
     bias: launch_attention.ScoreBias | None  # what is added to the scores, unless each layer has its own vectors
 
@@ -42,13 +46,13 @@ class Tables(NamedTuple):
     def of(cls, model: DecoderModel | EncoderDecoderModel, capacity: int) -> Tables:
         stack = model.decoder
         positions = torch.arange(capacity, device=model.device)
-        places = None if stack.position is None else stack.position(positions, capacity, model.dtype)
+        places = None if stack.position is None else one_more(stack.position(positions, capacity, model.dtype))
 
         def rotation(rotary: RotaryPositions | None) -> tuple[Tensor, Tensor, str] | None:
             if rotary is None:
                 return None
             cos, sin, pairing = rotary(positions, torch.float32)
-            return cos.contiguous(), sin.contiguous(), pairing
+            return one_more(cos), one_more(sin), pairing
 
         bias = None
         if stack.alibi is not None:
@@ -57,6 +61,11 @@ class Tables(NamedTuple):
             numbers = stack.relative_bias(positions[None], torch.float32)[0, :, 0]  # of all distances [H, C]
             bias = launch_attention.ScoreBias("table", numbers.contiguous())
         return cls(places, rotation(stack.rotary), rotation(stack.local_rotary or stack.rotary), bias)
+
+
+def one_more(table: Tensor) -> Tensor:
+    """A table [C, n] with a row of zeros at its end."""
+    return F.pad(table, (0, 0, 0, 1))
 
 
 class Blocks:
