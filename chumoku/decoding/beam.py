@@ -122,8 +122,11 @@ def run_search(
     results, dropped = Results(rules, len(prompts)), np.zeros(len(prompts), dtype=bool)
     for length in itertools.count(1):
         candidates = rank_candidates(logits, totals, rules, length=length)
-        results.collect(numbers, candidates, length=length)
-        live = advance(candidates, rules)
+        ended = candidates.tokens == rules.end
+        any_ended = bool(ended.any())
+        if any_ended or length >= rules.least_limit:
+            results.collect(numbers, candidates, length=length)
+        live = advance(candidates, ended, rules.beam) if any_ended else candidates.first(rules.beam)
         if tree is not None and numbers[0] == 0:
             grow_tree(tree, live.select(0), candidates.select(0), rules=rules, length=length)
         done = rules.done(results.scores[numbers], live.totals[:, 0], numbers, length=length)
@@ -131,11 +134,12 @@ def run_search(
             unwanted = ~np.array(still_wanted(numbers.tolist()), dtype=bool)
             dropped[numbers[unwanted]] = True
             done |= unwanted
-        if done.any():
+        some_leave = bool(done.any())
+        if some_leave:
             staying = compact_rows(np.flatnonzero(~done).tolist())
             numbers, live = numbers[staying], live.select(staying)
         # One move of rows for both: beams that continue, and sentences that leave.
-        if done.any() or rules.beam > 1:
+        if some_leave or rules.beam > 1:
             engine.select_rows(live.rows.ravel().tolist())
         if not len(numbers):
             break
@@ -215,11 +219,10 @@ def to_host(totals: Tensor, rows: Tensor, tokens: Tensor) -> Candidates:
     return Candidates(packed[0].view(f"f{totals.itemsize}"), packed[1], packed[2])
 
 
-def advance(candidates: Candidates, rules: Rules) -> Candidates:
-    """The `beam` most likely candidates of each sentence that do not end."""
-    ended = candidates.tokens == rules.end
+def advance(candidates: Candidates, ended: Numbers, beam: int) -> Candidates:
+    """The `beam` most likely candidates of each sentence that are not `ended` [S, n]."""
     # If there are fewer tokens than beams, too few may be left, and the rest of the beam gets −∞.
-    order = np.argsort(ended, axis=1, kind="stable")[:, : rules.beam]
+    order = np.argsort(ended, axis=1, kind="stable")[:, :beam]
     totals = np.where(ended, -np.inf, candidates.totals).astype(candidates.totals.dtype)
     return Candidates(
         *(np.take_along_axis(part, order, 1) for part in (totals, candidates.rows, candidates.tokens)),

@@ -21,6 +21,10 @@ class Candidates(NamedTuple):
     rows: Numbers  # of the hypotheses that they continue, counted over all sentences
     tokens: Numbers
 
+    def first(self, count: int) -> Candidates:
+        """The first `count` of each sentence."""
+        return Candidates(self.totals[:, :count], self.rows[:, :count], self.tokens[:, :count])
+
     def select(self, sentences: Any) -> Candidates:
         """Those of these sentences, or of this slice of them."""
         return Candidates(*(part[sentences] for part in self))
@@ -46,7 +50,7 @@ class Results:
 
         numbers     the number of each sentence
         """
-        first = Candidates(*(part[:, : self.rules.beam] for part in candidates))
+        first = candidates.first(self.rules.beam)
         cut = self.rules.limit_array[numbers] == length
         over = ((first.tokens == self.rules.end) | cut[:, None]) & np.isfinite(first.totals)
         if not over.any():

@@ -50,6 +50,10 @@ class Rules:
         return np.array(self.limits, dtype=np.int64)
 
     @functools.cached_property
+    def least_limit(self) -> int:
+        return min(self.limits)
+
+    @functools.cached_property
     def _limit_divisors(self) -> Numbers:
         return np.array([self.divisor(limit) for limit in self.limits])
 
@@ -64,10 +68,13 @@ class Rules:
         live        log p of the best live hypothesis [S]
         numbers     the rows of the input that these sentences are [S]
         """
+        finished = ~np.isnan(scores)
+        if length < self.least_limit and not finished.any() and np.isfinite(live).all():
+            return np.zeros(len(live), dtype=bool)
         live = live.astype(np.float64)
         attainable = np.maximum(live / self.divisor(length + 1), live / self._limit_divisors[numbers])
         beaten = (scores >= attainable[:, None]).sum(1) >= self.best
-        full = (~np.isnan(scores)).sum(1) >= self.beam
+        full = finished.sum(1) >= self.beam
         done: Numbers = (length >= self.limit_array[numbers]) | full | (live == -np.inf) | beaten
         return done
 

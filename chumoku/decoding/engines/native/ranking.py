@@ -48,6 +48,8 @@ def rank(logits: Tensor, totals: npt.NDArray[Any], forbidden: Sequence[int], wan
         forbidden_count=len(forbidden),
         forbidden=tokens.ctypes.data,
     )
-    found = [np.empty((sentences, wanted), dtype=kind) for kind in (np.float32, np.int32, np.int32)]
-    call_library("rank_candidates", ctypes.byref(ranking), *(ctypes.c_void_p(part.ctypes.data) for part in found))
-    return found
+    found = np.empty((3, sentences, wanted), dtype=np.int32)
+    first, size = found.ctypes.data, found.strides[0]
+    places = (ctypes.c_void_p(first + nth * size) for nth in range(3))
+    call_library("rank_candidates", ctypes.byref(ranking), *places)
+    return [found[0].view(np.float32), found[1], found[2]]
