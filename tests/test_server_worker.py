@@ -118,14 +118,14 @@ def test_disconnect_while_the_prompt_is_read(server: Serving, slow: None) -> Non
 
 
 def test_disconnect_during_a_translation(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, go_on = [0], beam.advance
+    steps, go_on = [0], beam.rank_candidates
 
-    def slowly(*arguments: object) -> object:
+    def slowly(*arguments: Any, **options: Any) -> object:
         steps[0] += 1
         time.sleep(0.02)
-        return go_on(*arguments)  # type: ignore[arg-type]
+        return go_on(*arguments, **options)
 
-    monkeypatch.setattr(beam, "advance", slowly)
+    monkeypatch.setattr(beam, "rank_candidates", slowly)
     # The search takes ten seconds if it is not cancelled.
     monkeypatch.setattr(
         Rules, "done", lambda self, scores, live, numbers, *, length: length >= self.limit_array[numbers]
