@@ -18,7 +18,7 @@ from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is ins
 from chumoku.nn import activation_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
-from chumoku.nn.feedforward import ACTIVATIONS  # noqa: E402
+from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_joined_tiles, attend_tiles  # noqa: E402
@@ -181,6 +181,18 @@ def test_activations_with_their_product(kind, biased):
         lambda x, weight, *bias: ACTIVATIONS[kind].function(F.linear(x, weight, *bias)),
         *(x, weight, bias)[: 2 + biased],
     )
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_feedforward_is_the_same_with_the_kernel(kind, biased, monkeypatch):
+    torch.manual_seed(0)
+    feed, x = FeedForward(7, 29, kind=kind, bias=biased).to(DEVICE), torch.randn(2, 5, 7, device=DEVICE)
+    for parameter in feed.parameters():
+        torch.nn.init.normal_(parameter)
+    expected = feed(x)
+    monkeypatch.setattr(FeedForward, "_has_kernel", lambda self, x: True)
+    torch.testing.assert_close(feed(x), expected, atol=1e-4 if DEVICE.type == "cpu" else 5e-2, rtol=1e-3)
 
 
 @pytest.fixture
