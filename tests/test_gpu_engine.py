@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -29,8 +30,8 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from chumoku.decoding.engines.gpu import available, launch, launch_attention  # noqa: E402 - only where Triton is installed
-from chumoku.decoding.engines.gpu.blocks import Tables  # noqa: E402
 from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
+from chumoku.decoding.engines.gpu.tables import Tables  # noqa: E402
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm, concatenate, unsupported  # noqa: E402
 
 LENGTHS, SOURCES = [40, 1, 17], [7, 83, 1]
@@ -309,3 +310,30 @@ def test_bf16_is_no_worse_than_the_plain_model(cell: str, monkeypatch: pytest.Mo
     plain, ours = (steps(kind(half, rows=3, capacity=80)).float() for kind in (TorchEngine, GpuEngine))
     # Near a tie of the router, rounding chooses another expert.
     assert (ours - true).norm() <= (1.3 if "experts" in cell else 1.1) * (plain - true).norm()
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="tests/test_whole_step.py emulates this kernel.")
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("past", [1, 701])
+@pytest.mark.parametrize("cell", ["llama", "gpt2"])
+def test_one_kernel_computes_a_step_like_several(
+    cell: str, past: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"width": 768, "heads": 12, "kv_heads": 4, "feedforward_width": 2048, "context": 1024}
+    model = model_of(torch.bfloat16, **{**CELLS[cell], **sizes})
+    model = to_precision(model, precision) if precision != "bf16" else model
+    engines = [GpuEngine(model, rows=1, capacity=1024) for _ in range(3)]
+    monkeypatch.setattr(engines[0], "_reserve", partial(reserve_without_kernel, engines[0], engines[0]._reserve))
+    logits = []
+    for engine in engines:
+        engine.add_rows(1)
+        engine.prefill(prompts([past]))
+        logits.append(torch.cat([engine.step(torch.tensor([token], device=DEVICE)).float() for token in range(5)]))
+    assert [[*engine._steps] for engine in engines] == [[(1, False)], [(1, True)], [(1, True)]]
+    assert (logits[1] - logits[0]).norm() < 0.02 * logits[0].norm()
+    assert torch.equal(logits[1], logits[2])
+
+
+def reserve_without_kernel(engine: GpuEngine, reserve: Callable[[int, int], None], rows: int, positions: int) -> None:
+    reserve(rows, positions)
+    engine._open_kernel = None

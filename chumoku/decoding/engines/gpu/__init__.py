@@ -4,7 +4,9 @@ weights      matrices concatenated for the kernels
 kernels      the kernels, in Triton; those of attention and of experts are in `attention` and `experts`
 launch       a Python function for each kernel; those of attention are in `launch_attention`
 sources      keys and values of an encoder's outputs
+tables       tables of positions, and how scores are computed
 blocks       the blocks of a model
+whole_step   all blocks and the logits of one row in one kernel: step.cu, compiled by `cuda`
 engine       GpuEngine
 """
 

@@ -6,15 +6,13 @@ with an encoder  project, attend, output, query, attend to the source, output, u
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding.engines.gpu import launch, launch_attention
 from chumoku.decoding.engines.gpu.sources import SourceStore
+from chumoku.decoding.engines.gpu.tables import ScoreBias, Scoring, Tables, read_scoring
 from chumoku.decoding.engines.gpu.weights import (
+    GATES,
     CrossAttention,
     ExpertWeights,
     Layer,
@@ -23,49 +21,8 @@ from chumoku.decoding.engines.gpu.weights import (
     UpDown,
     read_layers,
 )
-from chumoku.models.config import ModelConfig
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.moe import can_group
-from chumoku.nn.positions import RotaryPositions, alibi_slopes
-
-GATES = {"geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
-
-
-class Tables(NamedTuple):
-    """Tensors that depend only on positions, for all positions of the cache.
-
-    Places and rotations have one position more: a graph also computes rows that are not in use, which may be full.
-    """
-
-    places: Tensor | None  # [C + 1, D] learned or sinusoidal
-    rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C + 1, R / 2], and the pairing
-    local_rotation: tuple[Tensor, Tensor, str] | None  # of layers with a window
-    bias: launch_attention.ScoreBias | None  # what is added to the scores, unless each layer has its own vectors
-
-    @classmethod
-    def of(cls, model: DecoderModel | EncoderDecoderModel, capacity: int) -> Tables:
-        stack = model.decoder
-        positions = torch.arange(capacity, device=model.device)
-        places = None if stack.position is None else one_more(stack.position(positions, capacity, model.dtype))
-
-        def rotation(rotary: RotaryPositions | None) -> tuple[Tensor, Tensor, str] | None:
-            if rotary is None:
-                return None
-            cos, sin, pairing = rotary(positions, torch.float32)
-            return one_more(cos), one_more(sin), pairing
-
-        bias = None
-        if stack.alibi is not None:
-            bias = launch_attention.ScoreBias("alibi", alibi_slopes(model.config.heads, device=model.device))
-        elif stack.relative_bias is not None:
-            numbers = stack.relative_bias(positions[None], torch.float32)[0, :, 0]  # of all distances [H, C]
-            bias = launch_attention.ScoreBias("table", numbers.contiguous())
-        return cls(places, rotation(stack.rotary), rotation(stack.local_rotary or stack.rotary), bias)
-
-
-def one_more(table: Tensor) -> Tensor:
-    """A table [C, n] with a row of zeros at its end."""
-    return F.pad(table, (0, 0, 0, 1))
 
 
 class Blocks:
@@ -149,9 +106,9 @@ class Blocks:
         x = x + (y if norms.output is None else launch.normalize(launcher, y, norms.output))
         return x if norms.sum is None else launch.normalize(launcher, x, norms.sum)
 
-    def _scoring(self, layer: Layer, tables: Tables) -> launch_attention.Scoring:
+    def _scoring(self, layer: Layer, tables: Tables) -> Scoring:
         window = self._config.attention_window if layer.local else None
-        bias = tables.bias if layer.relative is None else launch_attention.ScoreBias("vectors", layer.relative)
+        bias = tables.bias if layer.relative is None else ScoreBias("vectors", layer.relative)
         return read_scoring(self._config)._replace(window=window, bias=bias)
 
     def _add(self, x: Tensor, inputs: Tensor, matrix: Matrix, norms: SublayerNorms) -> Tensor:
@@ -168,9 +125,3 @@ def rotated(where: launch_attention.TokenPlaces, layer: Layer, tables: Tables) -
     if not layer.rotated:
         return where
     return where._replace(rotation=tables.local_rotation if layer.local else tables.rotation)
-
-
-def read_scoring(config: ModelConfig) -> launch_attention.Scoring:
-    """The scores of cross-attention, which depend on no position."""
-    scale = config.key_width**-0.5 if config.attention_scale is None else config.attention_scale
-    return launch_attention.Scoring(scale, cap=config.score_cap)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from chumoku.decoding.engines.gpu import attention, kernels
 from chumoku.decoding.engines.gpu.launch import PROCESSORS, Launcher, next_power_of_two
+from chumoku.decoding.engines.gpu.tables import ScoreBias, Scoring
 
 KEY_BLOCK = 64  # keys in one block
 LANES = (256, 8)  # keys in one block, and warps, when each query head has its own program
@@ -51,27 +52,6 @@ class TokenPlaces(NamedTuple):
         """cos and sin, and the kernels' constants; without rotation `unused` stands for cos and sin."""
         cos, sin, pairing = self.rotation or (unused, unused, "none")
         return cos, sin, {"ROTATED": 2 * cos.shape[-1], "PAIRING": pairing}
-
-
-class ScoreBias(NamedTuple):
-    """What is added to the scores of keys for their distance (the kinds are those of `attention`)."""
-
-    kind: str
-    numbers: Tensor
-
-    @property
-    def clip(self) -> int:
-        """The largest distance with a vector of its own."""
-        return len(self.numbers) // 2 if self.kind == "vectors" else 0
-
-
-class Scoring(NamedTuple):
-    """How a layer computes scores from queries and keys."""
-
-    scale: float
-    window: int | None = None
-    bias: ScoreBias | None = None
-    cap: float | None = None
 
 
 def attend(

@@ -25,6 +25,7 @@ from chumoku.nn.norms import LayerNorm, RMSNorm
 from chumoku.nn.quantized import Int4, Int8, QuantizedLinear
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+GATES = {"geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}  # activations of gated feed-forwards
 WIDEST, WIDEST_HEAD = 1 << 15, 256  # a program holds whole rows of weights, and whole keys
 
 

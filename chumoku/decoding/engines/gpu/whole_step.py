@@ -1,0 +1,215 @@
+"""A step of one row as a single kernel (step.cu), for decoders of the usual kinds with quantized weights.
+
+Five kernels a layer each take about 3 µs more than their weights need. In one kernel, the weights of the next product
+are copied while blocks exchange the results of this one. Float weights, which take longer to read, are faster in five.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from chumoku.decoding.engines.gpu.cuda import Kernel, can_compile
+from chumoku.decoding.engines.gpu.tables import Tables, read_scoring
+from chumoku.decoding.engines.gpu.weights import GATES, Layer, Matrix, Norm, UpDown
+from chumoku.models.config import ModelConfig
+from chumoku.nn.quantized import Int4, Int8
+
+SOURCES = [Path(__file__).with_name(name) for name in ("instructions.cu", "step.cu")]
+TILE_BYTES = {16: 2048, 8: 2176, 4: 1280}  # bytes of weights that a warp multiplies at once, by their bits
+WARP_INPUTS = 1024  # inputs of a row that a warp multiplies
+LEAST_SHARED = 200 << 10  # bytes of shared memory; with less, too few weights are on their way
+ALONE = 512  # a past of up to this many keys is not divided into parts
+LONGEST = 4096  # a longer past would need more parts than there are
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
+# A model with another value of one of these keys runs as several kernels.
+SUPPORTED: dict[str, tuple[object, ...]] = {
+    **{"kind": ("decoder",), "placement": ("pre",), "parallel": (False,), "experts": (0,), "key_width": (64, 128)},
+    **{"attention_window": (None,), "score_cap": (None,), "position": ("rotary", "learned", "sinusoidal", "none")},
+}
+
+
+class GpuSizes(NamedTuple):
+    """What the kernel uses of a GPU."""
+
+    blocks: int  # one for each multiprocessor
+    shared_bytes: int  # of a block
+    warps: int = 16  # that compute; one more copies
+
+    @classmethod
+    def of(cls, device: torch.device) -> GpuSizes:
+        found = torch.cuda.get_device_properties(device)
+        return cls(found.multi_processor_count, int(found.shared_memory_per_block_optin))  # type: ignore[attr-defined]
+
+    def stage(self, *bits: int) -> int:
+        """Bytes of a buffer for weights of these numbers of bits."""
+        return self.warps * max(TILE_BYTES[one] for one in bits)
+
+    def most_outputs(self, outputs: int) -> int:
+        """How many outputs of a matrix a block computes, at most: an even number."""
+        return -(-outputs // (2 * self.blocks)) * 2
+
+
+class Pointers(ctypes.Structure):
+    """`Step` of step.cu."""
+
+    _fields_ = [
+        ("layers", ctypes.c_int64),
+        ("logits", ctypes.c_int64 * 4),
+        ("norm", ctypes.c_int64 * 2),
+        *((name, ctypes.c_int64) for name in ("x", "position", "cosines", "sines")),
+        *((name, ctypes.c_int64) for name in ("words", "counter", "out", "capacity")),
+        ("scale", ctypes.c_float),
+        ("epsilon", ctypes.c_float),
+    ]
+
+
+class WholeStep:
+    """The kernel for one model and one store of keys and values [L, 2, rows, G, C, K]; it uses the first row."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        logits: Matrix,
+        norm: Norm,
+        config: ModelConfig,
+        store: Tensor,
+        tables: Tables,
+    ) -> None:
+        sizes, device = GpuSizes.of(store.device), store.device
+        constants = kernel_constants(layers, logits, config, store.dtype, tables, sizes)
+        self._kernel = Kernel(SOURCES, "run_step", constants, shared_bytes=sizes.shared_bytes)
+        self._sizes, self._kept = sizes, [store]
+        table = [self._layer(layer, cached) for layer, cached in zip(layers, store, strict=True)]
+        head, parts = config.key_width, constants["PARTS"]
+        words = (config.heads + 2 * config.key_heads) * head // 2 + config.heads * parts * (head // 2 + 1)
+        words += config.width + config.hidden // 2
+        cos, sin, _ = tables.rotation or (store, store, "none")
+        self._pointers = Pointers(
+            layers=self._keep(torch.tensor(table, device=device)),
+            logits=self._matrix(logits),
+            norm=self._norm(norm),
+            cosines=self._keep(cos),
+            sines=self._keep(sin),
+            words=self._keep(torch.zeros(words, dtype=torch.int64, device=device)),
+            counter=self._keep(torch.ones(1, dtype=torch.int32, device=device)),
+            capacity=store.shape[4],
+            scale=read_scoring(config).scale,
+            epsilon=norm.epsilon,
+        )
+
+    def run(self, x: Tensor, position: Tensor, logits: Tensor) -> None:
+        """Compute the logits [1, V] of a token with the vector x [1, D] at this position [1]."""
+        pointers = Pointers.from_buffer_copy(self._pointers)
+        pointers.x, pointers.position, pointers.out = x.data_ptr(), position.data_ptr(), logits.data_ptr()
+        self._kernel.launch(self._sizes.blocks, 32 * (self._sizes.warps + 1), pointers)
+
+    def _keep(self, tensor: Tensor) -> int:
+        """The address of a tensor, which stays allocated."""
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    def _layer(self, layer: Layer, cache: Tensor) -> list[int]:
+        norms = [norm for norm in (layer.attention_norms.input, layer.feedforward_norms.input) if norm is not None]
+        addresses = [address for matrix in matrices_of(layer) for address in self._matrix(matrix)]
+        addresses += [address for norm in norms for address in self._norm(norm)]
+        return [*addresses, cache[0].data_ptr(), cache[1].data_ptr()]
+
+    def _matrix(self, matrix: Matrix) -> tuple[int, ...]:
+        parts = [self._keep(tensor) for tensor in tensors_of(matrix)]
+        return (*parts, *[0] * (3 - len(parts)), 0 if matrix.bias is None else self._keep(matrix.bias.float()))
+
+    def _norm(self, norm: Norm) -> tuple[int, ...]:
+        return self._keep(norm.gamma.float().contiguous()), self._keep(norm.beta.float().contiguous())
+
+
+def prepare(
+    layers: Sequence[Layer], logits: Matrix, norm: Norm | None, config: ModelConfig, store: Tensor, tables: Tables
+) -> Callable[[], WholeStep] | None:
+    """A function that compiles the kernel when it is first called; None if the kernel cannot run this model."""
+    if norm is None or not can_run(layers, logits, norm, config, store):
+        return None
+    return cache(partial(WholeStep, layers, logits, norm, config, store, tables))
+
+
+def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelConfig, store: Tensor) -> bool:
+    """Whether the kernel can run this model on this GPU."""
+    if store.device.type != "cuda" or torch.version.hip is not None or not can_compile():
+        return False
+    if torch.cuda.get_device_capability(store.device)[0] < 9 or store.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    if any(getattr(config, key) not in values for key, values in SUPPORTED.items()):
+        return False
+    sizes = GpuSizes.of(store.device)
+    norms = [found for layer in layers for found in (layer.attention_norms.input, layer.feedforward_norms.input)]
+    return (
+        sizes.shared_bytes >= LEAST_SHARED
+        and 2 * config.heads <= sizes.blocks
+        and sizes.most_outputs(config.width) <= 64 * sizes.warps
+        and bits_of(layers[0].projection) < 16
+        and all(found is not None and found.epsilon == norm.epsilon for found in norms)
+        and all(layer.query_norm is None and layer.key_norm is None for layer in layers)
+        and len({layer.rotated for layer in layers}) == 1
+        and all(fits(matrix, sizes) for matrix in [*(one for layer in layers for one in matrices_of(layer)), logits])
+    )
+
+
+def fits(matrix: Matrix, sizes: GpuSizes) -> bool:
+    """Whether rows can be copied to shared memory, in multiples of 16 bytes, and their inputs are not too many."""
+    tensors, bits = tensors_of(matrix), bits_of(matrix)
+    rows = [tensor[0].nbytes for tensor in tensors]
+    aligned = all(row % 16 == 0 for row in rows) and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+    return aligned and 2 * sum(rows) <= sizes.stage(bits) and rows[0] * 8 // bits <= WARP_INPUTS * sizes.warps
+
+
+def matrices_of(layer: Layer) -> list[Matrix]:
+    """In the order of their use."""
+    feed = layer.feedforward
+    return [layer.projection, layer.output, *(feed if isinstance(feed, UpDown) else ())]
+
+
+def tensors_of(matrix: Matrix) -> tuple[Tensor, ...]:
+    return (matrix.weight,) if isinstance(matrix.weight, Tensor) else tuple(matrix.weight)
+
+
+def bits_of(matrix: Matrix) -> int:
+    return 4 if isinstance(matrix.weight, Int4) else 8 if isinstance(matrix.weight, Int8) else 16
+
+
+def kernel_constants(
+    layers: Sequence[Layer],
+    logits: Matrix,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    tables: Tables,
+    sizes: GpuSizes,
+) -> dict[str, int]:
+    """The constants of step.cu."""
+    gated, kind = config.feedforward in GATES, GATES.get(config.feedforward, config.feedforward)
+    cos, _, pairing = tables.rotation if tables.rotation and layers[0].rotated else (torch.empty(0), None, "none")
+    bits, logits_bits = bits_of(layers[0].projection), bits_of(logits)
+    stage, heads = sizes.stage(bits, logits_bits), config.heads * config.key_width
+    shapes = [(config.width, heads + 2 * config.key_heads * config.key_width), (heads, config.width)]
+    shapes += [
+        (config.width, config.hidden * (1 + gated)),
+        (config.hidden, config.width),
+        (config.width, logits.outputs),
+    ]
+    sums = max(-(-inputs // WARP_INPUTS) * (sizes.most_outputs(outputs) + 2) for inputs, outputs in shapes)
+    numbers = max(inputs for inputs, _ in shapes) + sums + (sizes.warps + 3) * config.key_width
+    stages = (sizes.shared_bytes - 4 * numbers - 2048) // (stage + 16)
+    return {
+        **{"WIDTH": config.width, "HEADS": config.heads, "KV_HEADS": config.key_heads, "HEAD": config.key_width},
+        **{"HIDDEN": config.hidden, "GATED": int(gated), "VOCABULARY": logits.outputs, "LAYERS": len(layers)},
+        **{"LAYER_BITS": bits, "LOGITS_BITS": logits_bits, "FLOAT16": int(dtype == torch.float16)},
+        **{"LAYER_NORM": int(config.norm == "layer"), "ACTIVATION": ACTIVATIONS[kind]},
+        **{"ROTATED": 2 * cos.shape[-1], "HALF_PAIRING": int(pairing == "half"), "BLOCKS": sizes.blocks},
+        **{"PARTS": 4 if 4 * config.heads <= sizes.blocks else 2, "ALONE": ALONE, "WARPS": sizes.warps},
+        **{"STAGE": stage, "STAGES": stages, "SHARED_BYTES": sizes.shared_bytes},
+    }

@@ -1,0 +1,35 @@
+// Runs run_step of step.cu, which is included between cuda_emulator.h and this file.
+static void __syncthreads() { meet(current->block->all, THREADS + 32); }
+static const Step *argument;
+
+static void run_thread() {
+    run_step(*argument);
+    current->done = true;
+    yield();
+}
+
+extern "C" void emulate(const Step *step) {
+    std::vector<Block> blocks(BLOCKS);
+    std::vector<Thread> threads(BLOCKS * (THREADS + 32));
+    argument = step;
+    for (u32 number = 0; number < threads.size(); ++number) {
+        Thread &thread = threads[number];
+        thread.block_number = number / (THREADS + 32), thread.number = number % (THREADS + 32);
+        thread.block = &blocks[thread.block_number];
+        if (thread.number == 0) {
+            thread.block->memory.reset(new char[SHARED_BYTES]), thread.block->warps.resize(WARPS + 1);
+            memset(thread.block->memory.get(), 0xFF, SHARED_BYTES);  // NaN
+        }
+        thread.stack.reset(new char[1 << 16]);
+        getcontext(&thread.context);
+        thread.context.uc_stack = {thread.stack.get(), 0, 1 << 16};
+        makecontext(&thread.context, run_thread, 0);
+    }
+    for (size_t remaining = threads.size(); remaining;)
+        for (Thread &thread : threads) {
+            if (thread.done) continue;
+            current = &thread;
+            swapcontext(&scheduler, &thread.context);
+            remaining -= thread.done;
+        }
+}
