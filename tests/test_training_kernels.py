@@ -15,7 +15,10 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is installed
-from chumoku.nn import activation_kernel  # noqa: E402
+from chumoku.models.build import build  # noqa: E402
+from chumoku.models.presets import preset  # noqa: E402
+from chumoku.models.stack import Stack  # noqa: E402
+from chumoku.nn import activation_kernel, residual_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
@@ -24,6 +27,8 @@ from chumoku.nn.norms import rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_joined_tiles, attend_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
+from chumoku.nn.residual import PendingSum  # noqa: E402
+from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
 from chumoku.nn.rotary_kernel import rotate_joined  # noqa: E402
 from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 from chumoku.training.loss_kernel_fp8 import (  # noqa: E402
@@ -118,7 +123,9 @@ def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
     "op",
     [
         lambda x, weight, gamma, labels: rms_norm_rows(x, gamma, 1e-5),
+        lambda x, weight, gamma, labels: add_norm_rows(x, x, gamma, labels, 6554, 1e-5),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "gelu"),),
+        lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "relu"),),
         lambda x, weight, gamma, labels: token_losses(x, labels, 0.0),
         lambda x, weight, gamma, labels: linear_losses(x, weight, None, labels, 0.0),
     ],
@@ -198,7 +205,8 @@ def test_a_feedforward_is_the_same_with_the_kernel(kind, biased, monkeypatch):
 @pytest.fixture
 def few_programs(monkeypatch):
     """Fewer programs than blocks of rows."""
-    monkeypatch.setattr(activation_kernel, "PROGRAMS", 4)
+    for kernels in (activation_kernel, residual_kernel):
+        monkeypatch.setattr(kernels, "PROGRAMS", 4)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(4231, 7), (2, 43)])  # more rows than programs, and fewer
@@ -208,6 +216,66 @@ def test_rms_norm(rows, width):
     assert_equal_with_gradients(
         lambda x, gamma: rms_norm_rows(x, gamma, 1e-5)[0], lambda x, gamma: rms_norm(x, gamma, 1e-5), x, gamma
     )
+
+
+def draw_factors(rows, width, seed, dropped):
+    """What the kernel multiplies f by: x + f is this factor for x = 0 and f = 1."""
+    ones = torch.ones(rows, width, device=DEVICE)
+    return add_norm_rows(0 * ones, ones, ones[0], seed, dropped, 1e-5)[0]
+
+
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("dropped", [0, 20_011])
+@pytest.mark.parametrize(("rows", "width"), [(67, 5), (3, 43)])  # more blocks of rows than programs, and fewer
+def test_residual_sum_with_dropout_and_norm(rows, width, dropped):
+    torch.manual_seed(0)
+    x, f = (torch.randn(rows, width, device=DEVICE) for _ in range(2))
+    gamma, seed = torch.randn(width, device=DEVICE), torch.tensor([3], device=DEVICE)
+    factors = draw_factors(rows, width, seed, dropped)
+    assert (factors == 1).all() if dropped == 0 else len(factors.unique()) == 2
+
+    def formula(x, f, gamma):
+        total = x + factors * f
+        return torch.cat([total, rms_norm(total, gamma, 1e-5)])
+
+    def ours(x, f, gamma):
+        return torch.cat(add_norm_rows(x, f, gamma, seed, dropped, 1e-5)[:2])
+
+    assert_equal_with_gradients(ours, formula, x, f, gamma)
+
+
+def test_a_residual_sum_drops_the_given_share_without_a_pattern():
+    rows, width, dropped = 211, 191, 6554
+    first, again, other = (
+        draw_factors(rows, width, torch.tensor([seed], device=DEVICE), dropped).double() for seed in (3, 3, 5)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    p, count = dropped / STEPS, rows * width
+    for factors in (first, other):
+        kept = factors > 0
+        torch.testing.assert_close(factors[kept], torch.full_like(factors[kept], 1 / (1 - p)), atol=1e-6, rtol=0)
+        assert abs(1 - kept.double().mean() - p) < 5 * (p * (1 - p) / count) ** 0.5
+        for row, column in ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0), (4, 0)):  # the first three share a random word
+            both = (~kept[row:, column:] & ~kept[: rows - row, : width - column]).double().mean()
+            assert abs(both - p * p) < 5 * (p * p / count) ** 0.5
+
+
+@pytest.mark.usefixtures("few_programs")
+def test_a_model_is_the_same_with_sums_and_norms_in_one_kernel(monkeypatch):
+    torch.manual_seed(0)
+    sizes = {"width": 12, "heads": 2, "feedforward_width": 29, "encoder_layers": 2, "layers": 3, "context": 31}
+    config = preset("transformer-base", vocabulary=97, placement="pre", norm="rms", **sizes)
+    model = build(config).to(DEVICE).eval()
+    source, target = (torch.randint(97, (2, length), device=DEVICE) for length in (7, 11))
+    found = []
+    for deferred in (False, True):
+        if deferred:
+            monkeypatch.setattr(Stack, "_defer_sums", lambda self, x: PendingSum(x))
+        logits = model(source, target).logits
+        found.append((logits, *torch.autograd.grad(logits.sin().sum(), model.parameters())))
+    for plain, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-4 if DEVICE.type == "cpu" else 5e-2, rtol=1e-3)
 
 
 def test_rotation_of_joined_queries_and_keys():
