@@ -136,9 +136,10 @@ class Stack(nn.Module):
                 cache=None if cache is None else cache.layer(layer, positions),
                 losses=losses,
             )
-        if self.norm is None:
-            return x
-        return tap(self, "norm", x.normalize(self.norm)[1] if isinstance(x, PendingSum) else self.norm(x))
+        states: Tensor = x
+        if self.norm is not None:
+            states = tap(self, "norm", x.normalize(self.norm)[1] if isinstance(x, PendingSum) else self.norm(x))
+        return states
 
     def project(self, states: Tensor) -> tuple[KeyValue, ...]:
         """Return the keys and values of an encoder output for the cross-attention of each block."""

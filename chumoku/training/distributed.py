@@ -51,6 +51,10 @@ class World:
         return self.rank == 0
 
     @property
+    def is_single_gpu(self) -> bool:
+        return self.size == 1 and self.device.type == "cuda"
+
+    @property
     def share(self) -> Share:
         return Share(self.rank, self.size)
 
