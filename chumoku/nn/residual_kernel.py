@@ -68,9 +68,9 @@ def differentiate_rows(
         root = tl.load(roots + row, mask=row < rows, other=0.0)[:, None]
         n = tl.load(total + places, mask=inside, other=0.0).to(tl.float32) * root
         dy = tl.load(y_gradient + places, mask=inside, other=0.0).to(tl.float32)
+        dx = tl.load(total_gradient + places, mask=inside, other=0.0).to(tl.float32)
         change = dy * factor[None, :]
         mean = tl.sum(change * n, 1) / WIDTH
-        dx = tl.load(total_gradient + places, mask=inside, other=0.0).to(tl.float32)
         dx += root * (change - n * mean[:, None])
         tl.store(x_gradient + places, dx.to(x_gradient.dtype.element_ty), mask=inside)
         if DROPS:
@@ -83,7 +83,7 @@ def differentiate_rows(
 def _sizes(width: int, dropped: int) -> dict[str, int]:
     padded = max(8, triton.next_power_of_2(width))
     sizes = {"DROPS": dropped > 0, "WIDTH": width, "PADDED": padded, "ROWS": ROWS}
-    return sizes | {"num_warps": 4 if padded <= 1024 else 16}
+    return sizes | {"num_warps": min(16, max(4, padded // 128))}
 
 
 def _scale(dropped: int) -> float:
