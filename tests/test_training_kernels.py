@@ -22,14 +22,14 @@ from chumoku.nn import activation_kernel, residual_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
+from chumoku.nn.joined_attention_kernel import attend_joined_tiles  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
-from chumoku.nn.packed_kernels import attend_joined_tiles, attend_tiles  # noqa: E402
+from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
 from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
-from chumoku.nn.rotary_kernel import rotate_joined  # noqa: E402
 from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 from chumoku.training.loss_kernel_fp8 import (  # noqa: E402
     GRADIENT_SCALE,
@@ -278,26 +278,25 @@ def test_a_model_is_the_same_with_sums_and_norms_in_one_kernel(monkeypatch):
         torch.testing.assert_close(ours, plain, atol=1e-4 if DEVICE.type == "cpu" else 5e-2, rtol=1e-3)
 
 
-def test_rotation_of_joined_queries_and_keys():
-    torch.manual_seed(0)
-    x, angles = torch.randn(5, 3, 7, 16, device=DEVICE), torch.randn(5, 8, device=DEVICE)
-    rotation = Rotation(angles.cos(), angles.sin(), "half")
-
-    def formula(x):
-        rotated = [rotate(part.transpose(0, 1), rotation).transpose(0, 1) for part in x.unbind(1)[:2]]
-        return torch.stack([*rotated, x[:, 2]], dim=1)
-
-    assert_equal_with_gradients(lambda x: rotate_joined(x, rotation.cos, rotation.sin, False), formula, x)
-
-
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_joined_attention_equals_separate_tensors(causal):
+def test_joined_attention_equals_its_parts(causal, biased, rotated):
     torch.manual_seed(0)
     starts = torch.tensor([0, 5, 5, 18, 89, 101], dtype=torch.int32, device=DEVICE)
-    packing = make_packing(starts, 101, starts, 101)
-    joined = torch.randn(101, 3, 2, 16, device=DEVICE)
-    assert_equal_with_gradients(
-        lambda joined: attend_joined_tiles(joined, packing.query_numbers, packing.key_ranges, causal)[0],
-        lambda joined: attend_tiles(*joined.unbind(1), *packing[2:], causal)[0],
-        joined,
-    )
+    packing, angles = make_packing(starts, 101, starts, 101), torch.randn(101, 8, device=DEVICE)
+    rotation = Rotation(angles.cos(), angles.sin(), "half")
+    x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((101, 7), (96, 7), (96,)))
+
+    def turn(part):
+        return rotate(part.transpose(0, 1), rotation).transpose(0, 1) if rotated else part
+
+    def formula(x, weight, *bias):
+        query, key, value = F.linear(x, weight / 2, *bias).view(101, 3, 2, 16).unbind(1)
+        return attend_tiles(turn(query), turn(key), value, *packing[2:], causal)[0]
+
+    def ours(x, weight, bias=None):
+        rows, angles = (packing.query_numbers, packing.key_ranges), rotation[:2] if rotated else (None, None)
+        return attend_joined_tiles(x, weight / 2, bias, *angles, *rows, 2, causal)[0]
+
+    assert_equal_with_gradients(ours, formula, *(x, weight, bias)[: 2 + biased])
