@@ -119,13 +119,12 @@ class Block(nn.Module):
     ) -> Tensor | PendingSum:
         """Return x after adding what the sublayer computes from `start`, which is x unless sublayers are parallel."""
         if isinstance(x, PendingSum):
-            x, y = x.normalize(getattr(self, f"{name}_norm"))
+            x, y = x.normalize(self._find_norm(f"{name}_norm"))
             return PendingSum(x, sublayer(y), self.dropout if self.training else 0.0)
         start = x if start is None else start
 
         def norm(part: str, y: Tensor) -> Tensor:
-            module = getattr(self, f"{name}_{part}")
-            return tap(self, f"{name}_{part}", (self.attention_norm if module is None else module)(y))
+            return tap(self, f"{name}_{part}", self._find_norm(f"{name}_{part}")(y))
 
         match self.placement:
             case "pre":
@@ -136,6 +135,10 @@ class Block(nn.Module):
                 return x + self._drop(norm("norm", sublayer(start)))
             case "sandwich":
                 return x + self._drop(norm("output_norm", sublayer(norm("norm", start))))
+
+    def _find_norm(self, name: str) -> nn.Module:
+        norm: nn.Module | None = getattr(self, name)
+        return self.attention_norm if norm is None else norm  # a shared one
 
     def _tap_stream(self, name: str, x: Tensor | PendingSum) -> Tensor | PendingSum:
         return x if isinstance(x, PendingSum) else tap(self, name, x)  # compiled code has no taps
