@@ -30,6 +30,7 @@ from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
 from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
+from chumoku.training.compiler_fallbacks import register_fallbacks  # noqa: E402
 from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 from chumoku.training.loss_kernel_fp8 import (  # noqa: E402
     GRADIENT_SCALE,
@@ -141,6 +142,17 @@ def test_the_number_of_rows_stays_a_variable(op):
         found = op(x, torch.empty(13, 5), torch.empty(5), labels)
     assert all(isinstance(each.shape[0], torch.SymInt) for each in found)
     assert not shapes.replacements
+
+
+@pytest.mark.parametrize("name", ["attend_packed", "linear_losses", "linear_losses_fp8", "token_losses"])
+def test_the_compiler_knows_operators_after_many_layers(name):
+    """Where it did not, PyTorch 2.11 wrote the computations of their inputs as text, which doubles with every layer."""
+    from torch._inductor.lowering import lowerings, maybe_layout_constraints
+
+    register_fallbacks()
+    operator = getattr(torch.ops.chumoku, name).default
+    assert operator in lowerings
+    assert maybe_layout_constraints(operator) is not None, "strides stay as they are without the compiler"
 
 
 def test_the_loss_of_nan_is_nan():
