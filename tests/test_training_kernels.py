@@ -15,16 +15,22 @@ if importlib.util.find_spec("triton") is None:
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is installed
-from chumoku.nn import activation_kernel  # noqa: E402
+from chumoku.models.build import build  # noqa: E402
+from chumoku.models.presets import preset  # noqa: E402
+from chumoku.models.stack import Stack  # noqa: E402
+from chumoku.nn import activation_kernel, residual_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
+from chumoku.nn.joined_attention_kernel import attend_joined_tiles  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
-from chumoku.nn.packed_kernels import attend_joined_tiles, attend_tiles  # noqa: E402
+from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
-from chumoku.nn.rotary_kernel import rotate_joined  # noqa: E402
+from chumoku.nn.residual import PendingSum  # noqa: E402
+from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
+from chumoku.training.compiler_fallbacks import register_fallbacks  # noqa: E402
 from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 from chumoku.training.loss_kernel_fp8 import (  # noqa: E402
     GRADIENT_SCALE,
@@ -118,7 +124,9 @@ def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
     "op",
     [
         lambda x, weight, gamma, labels: rms_norm_rows(x, gamma, 1e-5),
+        lambda x, weight, gamma, labels: add_norm_rows(x, x, gamma, labels, 6554, 1e-5),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "gelu"),),
+        lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "relu"),),
         lambda x, weight, gamma, labels: token_losses(x, labels, 0.0),
         lambda x, weight, gamma, labels: linear_losses(x, weight, None, labels, 0.0),
     ],
@@ -134,6 +142,17 @@ def test_the_number_of_rows_stays_a_variable(op):
         found = op(x, torch.empty(13, 5), torch.empty(5), labels)
     assert all(isinstance(each.shape[0], torch.SymInt) for each in found)
     assert not shapes.replacements
+
+
+@pytest.mark.parametrize("name", ["attend_packed", "linear_losses", "linear_losses_fp8", "token_losses"])
+def test_the_compiler_knows_operators_after_many_layers(name):
+    """Where it did not, PyTorch 2.11 wrote the computations of their inputs as text, which doubles with every layer."""
+    from torch._inductor.lowering import lowerings, maybe_layout_constraints
+
+    register_fallbacks()
+    operator = getattr(torch.ops.chumoku, name).default
+    assert operator in lowerings
+    assert maybe_layout_constraints(operator) is not None, "strides stay as they are without the compiler"
 
 
 def test_the_loss_of_nan_is_nan():
@@ -198,7 +217,8 @@ def test_a_feedforward_is_the_same_with_the_kernel(kind, biased, monkeypatch):
 @pytest.fixture
 def few_programs(monkeypatch):
     """Fewer programs than blocks of rows."""
-    monkeypatch.setattr(activation_kernel, "PROGRAMS", 4)
+    for kernels in (activation_kernel, residual_kernel):
+        monkeypatch.setattr(kernels, "PROGRAMS", 4)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(4231, 7), (2, 43)])  # more rows than programs, and fewer
@@ -210,26 +230,85 @@ def test_rms_norm(rows, width):
     )
 
 
-def test_rotation_of_joined_queries_and_keys():
+def draw_factors(rows, width, seed, dropped):
+    """What the kernel multiplies f by: x + f is this factor for x = 0 and f = 1."""
+    ones = torch.ones(rows, width, device=DEVICE)
+    return add_norm_rows(0 * ones, ones, ones[0], seed, dropped, 1e-5)[0]
+
+
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize("dropped", [0, 20_011])
+@pytest.mark.parametrize(("rows", "width"), [(67, 5), (3, 43)])  # more blocks of rows than programs, and fewer
+def test_residual_sum_with_dropout_and_norm(rows, width, dropped):
     torch.manual_seed(0)
-    x, angles = torch.randn(5, 3, 7, 16, device=DEVICE), torch.randn(5, 8, device=DEVICE)
-    rotation = Rotation(angles.cos(), angles.sin(), "half")
+    x, f = (torch.randn(rows, width, device=DEVICE) for _ in range(2))
+    gamma, seed = torch.randn(width, device=DEVICE), torch.tensor([3], device=DEVICE)
+    factors = draw_factors(rows, width, seed, dropped)
+    assert (factors == 1).all() if dropped == 0 else len(factors.unique()) == 2
 
-    def formula(x):
-        rotated = [rotate(part.transpose(0, 1), rotation).transpose(0, 1) for part in x.unbind(1)[:2]]
-        return torch.stack([*rotated, x[:, 2]], dim=1)
+    def formula(x, f, gamma):
+        total = x + factors * f
+        return torch.cat([total, rms_norm(total, gamma, 1e-5)])
 
-    assert_equal_with_gradients(lambda x: rotate_joined(x, rotation.cos, rotation.sin, False), formula, x)
+    def ours(x, f, gamma):
+        return torch.cat(add_norm_rows(x, f, gamma, seed, dropped, 1e-5)[:2])
+
+    assert_equal_with_gradients(ours, formula, x, f, gamma)
 
 
+def test_a_residual_sum_drops_the_given_share_without_a_pattern():
+    rows, width, dropped = 211, 191, 6554
+    first, again, other = (
+        draw_factors(rows, width, torch.tensor([seed], device=DEVICE), dropped).double() for seed in (3, 3, 5)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    p, count = dropped / STEPS, rows * width
+    for factors in (first, other):
+        kept = factors > 0
+        torch.testing.assert_close(factors[kept], torch.full_like(factors[kept], 1 / (1 - p)), atol=1e-6, rtol=0)
+        assert abs(1 - kept.double().mean() - p) < 5 * (p * (1 - p) / count) ** 0.5
+        for row, column in ((0, 1), (0, 2), (0, 4), (0, 8), (1, 0), (4, 0)):  # the first three share a random word
+            both = (~kept[row:, column:] & ~kept[: rows - row, : width - column]).double().mean()
+            assert abs(both - p * p) < 5 * (p * p / count) ** 0.5
+
+
+@pytest.mark.usefixtures("few_programs")
+def test_a_model_is_the_same_with_sums_and_norms_in_one_kernel(monkeypatch):
+    torch.manual_seed(0)
+    sizes = {"width": 12, "heads": 2, "feedforward_width": 29, "encoder_layers": 2, "layers": 3, "context": 31}
+    config = preset("transformer-base", vocabulary=97, placement="pre", norm="rms", **sizes)
+    model = build(config).to(DEVICE).eval()
+    source, target = (torch.randint(97, (2, length), device=DEVICE) for length in (7, 11))
+    found = []
+    for deferred in (False, True):
+        if deferred:
+            monkeypatch.setattr(Stack, "_defer_sums", lambda self, x: PendingSum(x))
+        logits = model(source, target).logits
+        found.append((logits, *torch.autograd.grad(logits.sin().sum(), model.parameters())))
+    for plain, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-4 if DEVICE.type == "cpu" else 5e-2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_joined_attention_equals_separate_tensors(causal):
+def test_joined_attention_equals_its_parts(causal, biased, rotated):
     torch.manual_seed(0)
     starts = torch.tensor([0, 5, 5, 18, 89, 101], dtype=torch.int32, device=DEVICE)
-    packing = make_packing(starts, 101, starts, 101)
-    joined = torch.randn(101, 3, 2, 16, device=DEVICE)
-    assert_equal_with_gradients(
-        lambda joined: attend_joined_tiles(joined, packing.query_numbers, packing.key_ranges, causal)[0],
-        lambda joined: attend_tiles(*joined.unbind(1), *packing[2:], causal)[0],
-        joined,
-    )
+    packing, angles = make_packing(starts, 101, starts, 101), torch.randn(101, 8, device=DEVICE)
+    rotation = Rotation(angles.cos(), angles.sin(), "half")
+    x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((101, 7), (96, 7), (96,)))
+
+    def turn(part):
+        return rotate(part.transpose(0, 1), rotation).transpose(0, 1) if rotated else part
+
+    def formula(x, weight, *bias):
+        query, key, value = F.linear(x, weight / 2, *bias).view(101, 3, 2, 16).unbind(1)
+        return attend_tiles(turn(query), turn(key), value, *packing[2:], causal)[0]
+
+    def ours(x, weight, bias=None):
+        rows, angles = (packing.query_numbers, packing.key_ranges), rotation[:2] if rotated else (None, None)
+        return attend_joined_tiles(x, weight / 2, bias, *angles, *rows, 2, causal)[0]
+
+    assert_equal_with_gradients(ours, formula, *(x, weight, bias)[: 2 + biased])

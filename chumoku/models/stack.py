@@ -6,7 +6,7 @@ x₀ = dropout(E[token] (· √D) + position),   x_{l+1} = block_l(x_l),   h = n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,11 @@ from chumoku.nn.cache import Cache, KeyValue, RollingLayout
 from chumoku.nn.dropout import dropout
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
-from chumoku.nn.gpu_kernels import TRITON
+from chumoku.nn.gpu_kernels import TRITON, has_kernels
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.packing import Packing, make_packing, positions_from_starts
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.positions import (
     AlibiPositions,
     LearnedPositions,
@@ -34,6 +35,7 @@ from chumoku.nn.positions import (
     Rotation,
     SinusoidalPositions,
 )
+from chumoku.nn.residual import PendingSum
 from chumoku.nn.tap import tap
 
 
@@ -124,6 +126,7 @@ class Stack(nn.Module):
         if losses is not None:
             losses = losses.for_tokens(mask if mask is not None and mask.ndim == 2 else None)
         memory_context = UNMASKED if memory is None else memory.attention_context(packing)
+        x = self._defer_sums(x)
         for layer, block in enumerate(self.blocks):
             x = block(
                 x,
@@ -133,7 +136,10 @@ class Stack(nn.Module):
                 cache=None if cache is None else cache.layer(layer, positions),
                 losses=losses,
             )
-        return x if self.norm is None else tap(self, "norm", self.norm(x))
+        states: Tensor = x
+        if self.norm is not None:
+            states = tap(self, "norm", x.normalize(self.norm)[1] if isinstance(x, PendingSum) else self.norm(x))
+        return states
 
     def project(self, states: Tensor) -> tuple[KeyValue, ...]:
         """Return the keys and values of an encoder output for the cross-attention of each block."""
@@ -194,6 +200,13 @@ class Stack(nn.Module):
             distances=distances() if self.relative else None,
             packing=packing,
         )
+
+    def _defer_sums(self, x: Tensor) -> Any:
+        """Return x as a pending sum if sums are computed together with their norms: in compiled training on a GPU."""
+        if not (torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(x)) or plain_formulas():
+            return x
+        ready = all(isinstance(block, Block) and block.can_defer_sums for block in self.blocks)
+        return PendingSum(x) if ready and isinstance(self.norm, RMSNorm) and not self.norm.unit_offset else x
 
     def _check(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> None:
         integers = (torch.int32, torch.int64)

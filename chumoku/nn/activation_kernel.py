@@ -1,11 +1,12 @@
-"""GELU of a feed-forward on a GPU, in Triton, for training: h = f(z + b), z = x W.
+"""Activations of a feed-forward on a GPU, for training: h = f(z + b), z = x W.
 
-    gelu        f(x) = x Φ(x)
+    relu        f(x) = max(x, 0)           computed by the matrix product before it stores its result
+    gelu        f(x) = x Φ(x)              in Triton
     gelu_tanh   f(x) = x σ(2u),  u = √(2/π) (x + 0.044715 x³)
 
-    backward    dz = dh f′(z + b),   db = Σ dz over all rows, in the same pass
+    backward    dz = dh f′(z + b),   db = Σ dz over all rows, in the same pass; ReLU's slope is that of h
 
-PyTorch's compiler needs another pass for db.
+PyTorch's compiler needs another pass for ReLU and for db.
 """
 
 # mypy: ignore-errors
@@ -17,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-KINDS = ("gelu", "gelu_tanh")
+KINDS = ("relu", "gelu", "gelu_tanh")
 ROWS, COLUMNS = 16, 256  # that a program computes together
 PROGRAMS = 132 * 4  # each computes its part of db
 
@@ -32,6 +33,8 @@ def activate_block(x, KIND: tl.constexpr):
 @triton.jit
 def slope(x, KIND: tl.constexpr):
     """f′(x)"""
+    if KIND == "relu":
+        return tl.where(x > 0, 1.0, 0.0)
     if KIND == "gelu":
         return 0.5 * (1 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
     share = 1 / (1 + tl.exp(-1.5957691216057308 * x * (1 + 0.044715 * x * x)))
@@ -125,6 +128,37 @@ def _differentiate_activation(ctx, gradient: Tensor):
 activate.register_autograd(_differentiate_activation, setup_context=_save_activation)
 
 
+@torch.library.custom_op("chumoku::linear_relu", mutates_args=())
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """max(x W + b, 0): x [N, D], weight [F, D], b [F]."""
+    bias = x.new_zeros(weight.shape[0]) if bias is None else bias  # without one, ReLU would be another pass
+    return torch._addmm_activation(bias, x, weight.T)
+
+
+@linear_relu.register_fake
+def _(x, weight, bias):
+    return x.new_empty((x.shape[0], weight.shape[0]))
+
+
+def _save_relu(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs, output)
+
+
+def _differentiate_relu(ctx, gradient: Tensor):
+    x, weight, bias, hidden = ctx.saved_tensors
+    if bias is None:
+        z_gradient, bias_gradient = gradient * (hidden > 0), None  # the compiler's kernel is faster: 142 and 157 µs
+    else:
+        z_gradient, parts = differentiate_activation(hidden, None, gradient, "relu")
+        bias_gradient = parts.sum(0).to(bias.dtype)
+    return z_gradient @ weight, z_gradient.T @ x, bias_gradient
+
+
+linear_relu.register_autograd(_differentiate_relu, setup_context=_save_relu)
+
+
 def linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor:
     """f(x W + b): x [N, D], weight [F, D], b [F]; `kind` is one of KINDS."""
+    if kind == "relu":
+        return linear_relu(x, weight, bias)
     return activate(x @ weight.T, bias, kind)

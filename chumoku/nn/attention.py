@@ -260,11 +260,11 @@ class Attention(nn.Module):
         cache: this layer's part of a cache; the new keys and values are appended to it.
         """
         if source is None and self._can_fuse_projections():
-            joined = self._project_joined(x)
-            attended = attend_joined(self, joined, context) if cache is None else None
+            weight, bias = self._join_projections()
+            attended = attend_joined(self, x, weight, bias, context) if cache is None else None
             if attended is not None:
                 return self._join_heads(attended)
-            query, key, value = self._split_joined(joined)
+            query, key, value = self._split_joined(F.linear(x, weight, bias))
         else:
             query = self._split(self.query(x), self.query_norm)
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
@@ -310,11 +310,11 @@ class Attention(nn.Module):
             return False
         return all(isinstance(part, nn.Linear) for part in (self.query, self.key, self.value))
 
-    def _project_joined(self, x: Tensor) -> Tensor:
-        """Compute queries, keys and values in one matrix product; saves 6 % of a compiled GPT-2 training step."""
+    def _join_projections(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias for one product of queries, keys and values: 6 % less time in a step of GPT-2."""
         parts = (self.query, self.key, self.value)
         bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
-        return F.linear(x, torch.cat([part.weight for part in parts]), bias)
+        return torch.cat([part.weight for part in parts]), bias
 
     def _split_joined(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         widths = [part.out_features for part in (self.query, self.key, self.value)]

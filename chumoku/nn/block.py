@@ -21,6 +21,7 @@ from chumoku.nn.cache import KeyValue, LayerCache, RollingLayer
 from chumoku.nn.dropout import dropout
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
+from chumoku.nn.residual import PendingSum
 from chumoku.nn.tap import tap
 
 Placement = Literal["pre", "post", "output", "sandwich"]
@@ -76,38 +77,54 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Tensor | PendingSum,
         *,
         context: AttentionContext = UNMASKED,
         memory: Tensor | KeyValue | None = None,
         memory_context: AttentionContext = UNMASKED,
         cache: LayerCache | RollingLayer | None = None,
         losses: RouterLosses | None = None,
-    ) -> Tensor:
-        """Apply the block to x; `memory` is what cross-attention attends to, `losses` collects the routers' losses."""
-        start = x
-        x = self._residual(x, x, "attention", lambda y: self.attention(y, context=context, cache=cache))
-        x = tap(self, "after_attention", x)
+    ) -> Tensor | PendingSum:
+        """Apply the block to x; `memory` is what cross-attention attends to, `losses` collects the routers' losses.
+
+        For a pending sum, with placement "pre", it returns another one.
+        """
+        start = x if self.parallel and isinstance(x, Tensor) else None
+        x = self._residual(x, "attention", lambda y: self.attention(y, context=context, cache=cache))
+        x = self._tap_stream("after_attention", x)
         cross = self.cross_attention
         if cross is not None:
             if memory is None:
                 raise ShapeError("This block has cross-attention and needs an encoder output: pass memory.")
-            x = self._residual(x, x, "cross_attention", lambda y: cross(y, memory, context=memory_context))
-            x = tap(self, "after_cross_attention", x)
-        start = start if self.parallel else x
-        x = self._residual(x, start, "feedforward", lambda y: self._feedforward(y, losses))
-        return tap(self, "output", x)
+            x = self._residual(x, "cross_attention", lambda y: cross(y, memory, context=memory_context))
+            x = self._tap_stream("after_cross_attention", x)
+        x = self._residual(x, "feedforward", lambda y: self._feedforward(y, losses), start)
+        return self._tap_stream("output", x)
 
     def extra_repr(self) -> str:
         parallel = ", parallel" if self.parallel else ""
         return f"placement={self.placement}{parallel}, dropout={self.dropout}"
 
-    def _residual(self, x: Tensor, start: Tensor, name: str, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    @property
+    def can_defer_sums(self) -> bool:
+        """Whether each sum is followed by a norm of it, so that the block can be given a pending sum."""
+        return self.placement == "pre" and not self.parallel
+
+    def _residual(
+        self,
+        x: Tensor | PendingSum,
+        name: str,
+        sublayer: Callable[[Tensor], Tensor],
+        start: Tensor | None = None,
+    ) -> Tensor | PendingSum:
         """Return x after adding what the sublayer computes from `start`, which is x unless sublayers are parallel."""
+        if isinstance(x, PendingSum):
+            x, y = x.normalize(self._find_norm(f"{name}_norm"))
+            return PendingSum(x, sublayer(y), self.dropout if self.training else 0.0)
+        start = x if start is None else start
 
         def norm(part: str, y: Tensor) -> Tensor:
-            module = getattr(self, f"{name}_{part}")
-            return tap(self, f"{name}_{part}", (self.attention_norm if module is None else module)(y))
+            return tap(self, f"{name}_{part}", self._find_norm(f"{name}_{part}")(y))
 
         match self.placement:
             case "pre":
@@ -118,6 +135,13 @@ class Block(nn.Module):
                 return x + self._drop(norm("norm", sublayer(start)))
             case "sandwich":
                 return x + self._drop(norm("output_norm", sublayer(norm("norm", start))))
+
+    def _find_norm(self, name: str) -> nn.Module:
+        norm: nn.Module | None = getattr(self, name)
+        return self.attention_norm if norm is None else norm  # a shared one
+
+    def _tap_stream(self, name: str, x: Tensor | PendingSum) -> Tensor | PendingSum:
+        return x if isinstance(x, PendingSum) else tap(self, name, x)  # compiled code has no taps
 
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)

@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
         """Return True in compiled training on a GPU, without a gate, adapters and quantized weights."""
         if not (torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(x)) or plain_formulas():
             return False
-        return self.kind in ("gelu", "gelu_tanh") and isinstance(self.up, nn.Linear)
+        return self.kind in ("relu", "gelu", "gelu_tanh") and isinstance(self.up, nn.Linear)
 
     def extra_repr(self) -> str:
         return f"kind={self.kind}"

@@ -1,7 +1,6 @@
-"""Self-attention of a packed row whose queries, keys and values stay in one tensor, [1, T, 3 · H · K].
+"""Self-attention of a packed row whose queries, keys and values stay in one tensor, [T, 3, H, K].
 
-The kernels of rotary_kernel.py and packed_kernels.py read that tensor and write its gradient as a whole, so nothing is
-split, copied or joined again between the matrix products. Only compiled training on a GPU uses this.
+Only compiled training on a GPU uses this.
 """
 
 from __future__ import annotations
@@ -16,22 +15,25 @@ if TYPE_CHECKING:
     from chumoku.nn.attention import Attention, AttentionContext
 
 
-def attend_joined(attention: Attention, joined: Tensor, context: AttentionContext) -> Tensor | None:
-    """Return the heads [1, H, T, K], or None if the kernels cannot compute this attention."""
+def attend_joined(
+    attention: Attention, x: Tensor, weight: Tensor, bias: Tensor | None, context: AttentionContext
+) -> Tensor | None:
+    """Return the heads [1, H, T, K] of x [1, T, D], or None if the kernels cannot compute this attention.
+
+    weight, bias: of the queries, keys and values, joined.
+    """
     packing, rotation, width = context.packing, context.rotation, attention.head_width
-    if packing is None or not has_kernels(joined) or not _ordinary(attention):
+    if packing is None or not has_kernels(x) or not _ordinary(attention):
         return None
     if width & (width - 1) or (rotation is not None and rotation.pairing != "half"):
         return None
-    from chumoku.nn.packed_kernels import attend_joined_tiles
-    from chumoku.nn.rotary_kernel import rotate_joined
+    if rotation is not None and 2 * rotation.cos.shape[-1] != width:
+        return None
+    from chumoku.nn.joined_attention_kernel import attend_joined_tiles
 
-    row = joined.view(joined.shape[1], 3, -1, width)
-    if rotation is not None:
-        if 2 * rotation.cos.shape[-1] != width:
-            return None
-        row = rotate_joined(row, rotation.cos.flatten(0, -2), rotation.sin.flatten(0, -2), False)
-    output: Tensor = attend_joined_tiles(row, packing.query_numbers, packing.key_ranges, context.causal)[0]
+    angles = (None, None) if rotation is None else (rotation.cos.flatten(0, -2), rotation.sin.flatten(0, -2))
+    rows, heads = (packing.query_numbers, packing.key_ranges), attention.query.out_features // width
+    output: Tensor = attend_joined_tiles(x[0], weight, bias, *angles, *rows, heads, context.causal)[0]
     return output.transpose(0, 1)[None]
 
 

@@ -187,7 +187,8 @@ def _launch(kernel, length: int, heads: int, width: int, causal: bool, *argument
     kernel[(triton.cdiv(length, TILE), heads)](*arguments, **sizes, CAUSAL=causal, num_warps=4, num_stages=2)
 
 
-def _attend(query, key, value, query_numbers, key_numbers, key_ranges, causal: bool) -> tuple[Tensor, Tensor]:
+def attend_rows(query, key, value, query_numbers, key_numbers, key_ranges, causal: bool) -> tuple[Tensor, Tensor]:
+    """The output [T, H, K] and log-sums [T, H]."""
     queries, heads, width = query.shape
     inputs, strides = _with_strides(query, key, value)
     output = query.new_empty((queries, heads, width))
@@ -198,7 +199,7 @@ def _attend(query, key, value, query_numbers, key_numbers, key_ranges, causal: b
     return output, log_sums
 
 
-def _differentiate(gradients, gradient, output, log_sums, query, key, value, packing, causal: bool) -> None:
+def differentiate_rows(gradients, gradient, output, log_sums, query, key, value, packing, causal: bool) -> None:
     """Write dQ, dK and dV into `gradients`."""
     (queries, heads, width), keys = query.shape, len(key)
     query_numbers, key_numbers, key_ranges, query_ranges = packing
@@ -227,7 +228,7 @@ def attend_tiles(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """The output [T, H, K] and log-sums [T, H] of packed queries [T, H, K], keys and values [S, H, K]."""
-    return _attend(query, key, value, query_numbers, key_numbers, key_ranges, causal)
+    return attend_rows(query, key, value, query_numbers, key_numbers, key_ranges, causal)
 
 
 @attend_tiles.register_fake
@@ -252,7 +253,7 @@ def differentiate_tiles(
     """dQ, dK and dV."""
     gradients = tuple(each.new_empty(each.shape) for each in (query, key, value))
     packing = (query_numbers, key_numbers, key_ranges, query_ranges)
-    _differentiate(gradients, gradient, output, log_sums, query, key, value, packing, causal)
+    differentiate_rows(gradients, gradient, output, log_sums, query, key, value, packing, causal)
     return gradients
 
 
@@ -272,39 +273,3 @@ def _backward(ctx, gradient: Tensor, _):
 
 
 attend_tiles.register_autograd(_backward, setup_context=_save_for_backward)
-
-
-@torch.library.custom_op("chumoku::attend_joined", mutates_args=())
-def attend_joined_tiles(joined: Tensor, numbers: Tensor, ranges: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Self-attention: output and log-sums of queries, keys and values in one tensor [T, 3, H, K]."""
-    return _attend(*joined.unbind(1), numbers, numbers, ranges, causal)
-
-
-@attend_joined_tiles.register_fake
-def _(joined, numbers, ranges, causal):
-    tokens, _, heads, width = joined.shape
-    return joined.new_empty((tokens, heads, width)), joined.new_empty((tokens, heads), dtype=torch.float32)
-
-
-@torch.library.custom_op("chumoku::attend_joined_backward", mutates_args=())
-def differentiate_joined(
-    gradient: Tensor, output: Tensor, log_sums: Tensor, joined: Tensor, numbers: Tensor, ranges: Tensor, causal: bool
-) -> Tensor:
-    """The gradient of `joined`, in one tensor."""
-    joined = joined.contiguous()
-    found = torch.empty_like(joined)
-    packing = (numbers, numbers, ranges, ranges)
-    _differentiate(found.unbind(1), gradient, output, log_sums, *joined.unbind(1), packing, causal)
-    return found
-
-
-@differentiate_joined.register_fake
-def _(gradient, output, log_sums, joined, numbers, ranges, causal):
-    return joined.new_empty(joined.shape)
-
-
-def _backward_joined(ctx, gradient: Tensor, _):
-    return differentiate_joined(gradient, *ctx.saved_tensors, ctx.causal), None, None, None
-
-
-attend_joined_tiles.register_autograd(_backward_joined, setup_context=_save_for_backward)

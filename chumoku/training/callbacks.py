@@ -27,4 +27,5 @@ def log_metrics(write: Callable[..., Any], *, every: int = 10) -> Callback:
             values = {"loss": event.loss, "learning_rate": event.learning_rate, "tokens": event.tokens, **event.metrics}
             write({name: value for name, value in values.items() if value is not None}, step=event.step)
 
+    callback.uses_model = False  # type: ignore[attr-defined]
     return callback

@@ -32,6 +32,7 @@ from chumoku.nn.block import Block
 from chumoku.nn.gpu_kernels import TRITON
 from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.plain import plain, plain_formulas
+from chumoku.training.compiler_fallbacks import register_fallbacks
 from chumoku.training.objectives import Objective
 from chumoku.training.objectives.token_prediction import token_loss
 from chumoku.training.precision import DTYPES, Cast
@@ -49,6 +50,10 @@ class World:
     @property
     def main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def is_single_gpu(self) -> bool:
+        return self.size == 1 and self.device.type == "cuda"
 
     @property
     def share(self) -> Share:
@@ -172,6 +177,8 @@ def wrap(objective: Objective, settings: TrainSettings, world: World, *, fixed_s
         module = Cast(objective, DTYPES[settings.precision])
     if world.size > 1 and not sharding:
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
+    if settings.compile and world.device.type == "cuda" and TRITON:
+        register_fallbacks()
     if settings.compile and (settings.packing or fixed_shapes):
         # A step can be recorded once as a CUDA graph and replayed.
         replay = world.device.type == "cuda" and world.size == 1 and settings.gradient_accumulation == 1

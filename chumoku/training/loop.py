@@ -5,6 +5,9 @@
 An objective may take several such updates with the batches of one step, for example with answers that it generated.
 The batches and the random numbers of dropout depend only on (seed, step). So a run that is interrupted and resumed from
 its last checkpoint takes the same steps as an uninterrupted one.
+
+A GPU computes the gradients of the next step while this one is reported, if nothing can notice it: the weights change
+only after the report.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import Tensors
 from chumoku.training.datasets import TrainingData
 from chumoku.training.distributed import World, gradient_sync
+from chumoku.training.host_copy import start_copy_to_host
 from chumoku.training.interrupt import Interrupt, find_non_finite, first_non_finite_tensor
 from chumoku.training.log import Log
 from chumoku.training.objectives import Objective, count_labels
@@ -55,7 +59,7 @@ class TrainEvent:
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the objective, such as the mean reward
 
 
-Callback = Callable[[TrainEvent], object]
+Callback = Callable[[TrainEvent], object]  # one with uses_model = False does not keep the next step from starting early
 
 
 class Step(NamedTuple):
@@ -95,6 +99,7 @@ class Run:
         self.scale = LossScale(self.recipe.train.precision, self.state)
         self.upcoming: Iterator[tuple[list[Batch], int]] = iter(())
         self.next_batches: tuple[list[Batch], int] | None = None
+        self.started: tuple[Step, Tensor] | None = None  # the next step and its loss, if it was started early
 
     def train(self) -> str:
         """Train until the last step, until patience runs out, or until a signal; returns which, as text."""
@@ -167,24 +172,56 @@ class Run:
 
     def train_step(self, batches: list[Batch], tokens: int) -> bool:
         """Take one step; returns False, with nothing changed, if a signal came before it was complete."""
-        began, step = time.perf_counter(), self.begin_step(tokens)
+        began = time.perf_counter()
+        step, total = self.started or (self.begin_step(tokens), None)
+        self.started = None
         prepared: Iterable[Batch] = self.objective.step_batches(batches, self.module, self.world)
         if self.objective.updates > 1:
             prepared = list(prepared)
         for update in range(self.objective.updates):
-            total = self.sum_gradients(prepared, len(batches), tokens, may_stop=update == 0)
+            if total is None or update > 0:
+                total = self.sum_gradients(prepared, len(batches), tokens, may_stop=update == 0)
             if total is None:
                 self.restore_buffers(step.buffers)
                 return False
             measured = self.update_weights(total, step.rate)
         self.fetch_next()
-        numbers = measured.tolist()  # waits for the GPU
+        read_numbers = start_copy_to_host(measured)
+        self.start_next_step(step)
+        numbers = read_numbers()  # waits for the GPU
+        if numbers[-1] and self.started is not None:
+            self.restore_gradients(step, batches)
         self.end_step(step, batches, numbers, seconds=time.perf_counter() - began)
         return True
 
-    def begin_step(self, tokens: int) -> Step:
-        """Seed the random numbers of the next step."""
-        number = self.state.step + 1
+    def start_next_step(self, step: Step) -> None:
+        """Give the GPU the gradients of the step after this one to compute, if it may start early."""
+        if self.next_batches is None or not self.may_start_early(step):
+            return
+        batches, tokens = self.next_batches
+        following = self.begin_step(tokens, number=step.number + 1)
+        total = self.sum_gradients(batches, len(batches), tokens)
+        self.started = None if total is None else (following, total)
+
+    def may_start_early(self, step: Step) -> bool:
+        """Whether nothing before the end of this step can notice that the gradients of the next one are computed."""
+        settings, objective = self.recipe.train, self.objective
+        due = step.number % settings.validate_every == 0 or step.number % settings.save_every == 0
+        own_batches = type(objective).step_batches is not Objective.step_batches
+        changes = bool(step.buffers) or any(getattr(callback, "uses_model", True) for callback in self.callbacks)
+        noticed = due or own_batches or changes or bool(objective.metrics) or self.scale.enabled
+        return self.world.is_single_gpu and not noticed
+
+    def restore_gradients(self, step: Step, batches: list[Batch]) -> None:
+        """Compute this step's gradients again, in place of those of the next step."""
+        self.started = None
+        self.begin_step(step.tokens, number=step.number)
+        self.sum_gradients(batches, len(batches), step.tokens, may_stop=False)
+        self.clip_gradients()
+
+    def begin_step(self, tokens: int, *, number: int | None = None) -> Step:
+        """Seed the random numbers of a step, by default of the next one."""
+        number = self.state.step + 1 if number is None else number
         torch.manual_seed(int(random_numbers(1, self.recipe.train.seed, number, self.world.rank)[0]) >> 1)
         self.objective.train()
         self.objective.metrics.clear()
@@ -208,11 +245,16 @@ class Run:
 
     def update_weights(self, total: Tensor, rate: float) -> Tensor:
         """Clip and apply the gradients if they are finite. Returns loss, norm and 1.0 if it was skipped."""
-        norm = self.optimizer.grad_norm() / self.scale.value
+        norm = self.clip_gradients()
         bad = self.world.largest((~(total + norm).isfinite()).float())
-        self.optimizer.unscale_and_clip(norm, self.recipe.train.max_grad_norm, self.scale.value)
         self.optimizer.step(rate, skip=bad)
         return torch.stack([total, norm.to(total), bad])
+
+    def clip_gradients(self) -> Tensor:
+        """Clip the gradients; returns their norm before."""
+        norm = self.optimizer.grad_norm() / self.scale.value
+        self.optimizer.unscale_and_clip(norm, self.recipe.train.max_grad_norm, self.scale.value)
+        return norm
 
     def end_step(self, step: Step, batches: list[Batch], numbers: Sequence[float], *, seconds: float) -> None:
         """Count and report a step whose `update_weights` returned these numbers; DivergedError if it was one too many

@@ -22,6 +22,10 @@ class Metrics:
         self._count = 0
         self._sums: dict[str, Tensor] = {}
 
+    def __len__(self) -> int:
+        """How many metrics have been added to."""
+        return len(self._sums)
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def add(self, count: int, **sums: Tensor) -> None:
         """Add the sums of `count` terms."""
