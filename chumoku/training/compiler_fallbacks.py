@@ -11,8 +11,11 @@ import torch
 
 def register_fallbacks() -> None:
     """Register our operators that follow several layers: attention to an encoder's output, and losses."""
-    from torch._inductor.lowering import lowerings, make_fallback, tag_to_layout_constraint
-    from torch._library.utils import get_layout_constraint_tag
+    try:
+        from torch._inductor.lowering import lowerings, make_fallback, tag_to_layout_constraint
+        from torch._library.utils import get_layout_constraint_tag
+    except ImportError:  # private names, which another version may not have
+        return
 
     import chumoku.nn.packed_kernels
     import chumoku.training.loss_kernel
