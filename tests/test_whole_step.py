@@ -32,6 +32,7 @@ CELLS = {
     "llama": (LLAMA, "int4", 5),
     "parts": ({**LLAMA, "heads": 4, "kv_heads": 2, "head_width": 64}, "int8", 9),
     "gpt2": ({"position": "learned", "feedforward": "gelu_tanh", "output_bias": True}, "bf16", 5),
+    "tied": ({"feedforward": "relu", "tie_output": True}, "int4", 5),
     "interleaved": ({"feedforward": "geglu", "attention_scale": 0.2}, "int8", 5),
     "float16": ({**LLAMA, "feedforward": "relu"}, "float16", 5),
 }
