@@ -78,14 +78,14 @@ def pack_all(packed: Packed) -> Packed:
 
 
 class Store:
-    """Keys and values of each layer [2, R, C, G·K] in R slots; C may differ between layers."""
+    """Keys and values of each layer [2, R, G, C, K] in R slots; C may differ between layers."""
 
     def __init__(self, layers: Sequence[Tensor]) -> None:
         self.layers = layers
         self.rows = layers[0].shape[1]
         self.nbytes = sum(layer.nbytes for layer in layers)
         self.addresses = (ctypes.c_void_p * len(layers))(*(layer.data_ptr() for layer in layers))
-        self.sizes = (ctypes.c_int32 * len(layers))(*(layer.shape[2] for layer in layers))
+        self.sizes = (ctypes.c_int32 * len(layers))(*(layer.shape[3] for layer in layers))
 
 
 class CacheTensors(NamedTuple):
@@ -304,7 +304,7 @@ def _states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequen
     position = [place for source in sources for place in range(len(source))]
     tokens = [token for source in sources for token in source]
     new = Tokens(tokens, row, position, [len(sources[number]) for number in row], row)
-    wide = model.config.key_heads * model.config.key_width
-    store = Store([*torch.empty(model.config.encoder_depth, 2, count, longest, wide)])
+    config = model.config
+    store = Store([*torch.empty(config.encoder_depth, 2, count, config.key_heads, longest, config.key_width)])
     cache = CacheTensors(store, torch.empty(count, longest, dtype=torch.int32))
     return run(packed, model.encoder, new, cache, range(len(tokens)), make_tables(model.encoder, longest))

@@ -1,7 +1,7 @@
 """The native engine: keys and values are never moved when rows are reordered.
 
-    store    L × [2, R, C, G·K]    keys and values; R slots of C positions. New ones of a row go to its own slot
-    origin   [R, C]                for each position of a row, the slot that holds it
+    store    L × [2, R, G, C, K]    keys and values; R slots of C positions. New ones of a row go to its own slot
+    origin   [R, C]                 for each position of a row, the slot that holds it
 
 When beams are reordered, only `origin` changes: a row reads the past of another row from that row's slot, and writes to
 its own. Layers with an attention window have slots of fewer positions S, and position p is at p mod S. Before a row
@@ -67,14 +67,13 @@ class NativeEngine(Rows):
         self._called = (model.decoder, *(part for name, part in named_parts(model.decoder) if "blocks" not in name))
 
     def _allocate(self) -> list[Tensor]:
-        """Keys and values of each layer [2, R, C, G·K]."""
+        """Keys and values of each layer [2, R, G, C, K]."""
         config, layout = self.model.config, self.layout
-        wide = config.key_heads * config.key_width
         local = (False,) * config.decoder_depth if layout is None else layout.local
         sizes = [self.capacity if layout is None or not rolls else layout.size for rolls in local]
         try:
             # Uninitialized memory takes no space until it is written, and is not read before.
-            return [torch.empty(2, self.rows, size, wide) for size in sizes]
+            return [torch.empty(2, self.rows, config.key_heads, size, config.key_width) for size in sizes]
         except RuntimeError as error:
             raise TooLargeError(
                 f"Keys and values of {self.rows:,} rows of {self.capacity:,} tokens do not fit this machine's memory. "
@@ -190,13 +189,13 @@ class NativeEngine(Rows):
         origin = self._origin[: self.live, :used]
         self._least = self.earliest
         for layer in self._store.layers:
-            size = layer.shape[2]
+            size = layer.shape[3]
             places = torch.arange(min(size, used))
             # The last position of each row that is at this place, if there is one.
             positions = (lengths - 1 - (lengths - 1 - places) % size).clamp(min=0)
             sources = origin.long().gather(1, positions)
             for part in layer:
-                part[slots, places] = part[sources, places]
+                part[slots, :, places] = part[sources, :, places]
         for row, slot in enumerate(self._slots):
             self._written[slot] = self.lengths[row]
         origin[:] = slots

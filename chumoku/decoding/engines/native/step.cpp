@@ -32,6 +32,7 @@ struct Worker {
     Inputs &in, &beside, &hidden;  // beside: the input of a feed-forward that is parallel to attention
     std::vector<float>&projected, &gates, &added;
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
+    SharedScores& shared_scores;
 
     // The rest of a sublayer, after its last product: add its normalized output to x, and normalize the sum.
     void finish(const Norms& norms, int r) {
@@ -84,31 +85,76 @@ struct Worker {
         }
     }
 
-    float* place(int layer, int which, int token) {
-        int row = batch.row[token], position = batch.position[token], wide = stack.kv_heads * stack.head_width;
+    // Store the keys or the values of a token.
+    void keep(int layer, int which, int token, const float* heads) {
+        int row = batch.row[token], position = batch.position[token], G = stack.kv_heads, width = stack.head_width;
         size_t slot = batch.origin[size_t(row) * batch.capacity + position], size = batch.sizes[layer];
-        return batch.store[layer] + ((which * size_t(batch.rows) + slot) * size + position % size) * wide;
+        for (int g = 0; g < G; g++) {
+            size_t place = ((which * size_t(batch.rows) + slot) * G + g) * size + position % size;
+            std::memcpy(batch.store[layer] + place * width, heads + g * width, width * sizeof(float));
+        }
     }
 
-    // attend(queries, g) for the tokens of every tile and every key head, of queries in rows of `wide` numbers; then the
-    // output product.
+    // The heads of key head g of a tile's tokens, with queries in rows of `wide` numbers.
+    std::vector<Query>& queries_of(int tile, int g, int wide) {
+        thread_local std::vector<Query> queries;
+        int width = stack.head_width, shared = stack.heads / stack.kv_heads;
+        queries.clear();
+        for (int r = tiles[tile]; r < tiles[tile + 1]; r++)
+            for (int h = g * shared; h < (g + 1) * shared; h++)
+                queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
+        return queries;
+    }
+
+    // attend(queries, g, use) calls `use` with the attention of every tile and key head g, of queries in rows of `wide`
+    // numbers; then the output product.
     template <class Attend> void attend_all(int wide, const Product& output, const Norms& norms, const Attend& attend) {
-        int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, size = shared * width;
+        int G = stack.kv_heads, size = stack.heads / G * stack.head_width, items = (int(tiles.size()) - 1) * G;
         bool parts = can_form_in_parts(output, size);
-        int last = int(tiles.size()) - 2;
-        pool.each((last + 1) * G, [&](int item) {
-            // The last tokens of a prompt attend to the most keys, so they come first.
-            int tile = last - item / G, g = item % G;
-            thread_local std::vector<Query> queries;
-            queries.clear();
-            for (int r = tiles[tile]; r < tiles[tile + 1]; r++)
-                for (int h = g * shared; h < (g + 1) * shared; h++)
-                    queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
-            attend(queries, g);
-            for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++) in.form_part(r, output, g * size, (g + 1) * size);
-        });
+        if (shared_scores.stride) attend_shared(wide, output, attend);
+        else
+            pool.each(items, [&](int item) {
+                // The last tokens of a prompt attend to the most keys, so they come first.
+                int tile = int(tiles.size()) - 2 - item / G, g = item % G;
+                attend(queries_of(tile, g, wide), g, [&](auto&& attention) { attention.run(); });
+                for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++)
+                    in.form_part(r, output, g * size, (g + 1) * size);
+            });
         if (!parts) form_all(output, in);
         multiply(pool, output, in, batch.count, output_of(norms));
+    }
+
+    // The same results by threads that share every key head: first parts of the positions, then groups of columns.
+    template <class Attend> void attend_shared(int wide, const Product& output, const Attend& attend) {
+        int G = stack.kv_heads, columns = stack.head_width / GROUP, count = int(tiles.size()) - 1;
+        auto scores_of = [&](int tile, int g) {
+            int first = tiles[tile] * stack.heads + (tiles[tile + 1] - tiles[tile]) * stack.heads / G * g;
+            return shared_scores.values.data() + first * size_t(shared_scores.stride);
+        };
+        pool.each(count * pool.size, [&](int item) {
+            int tile = item / pool.size;
+            for (int g = 0; g < G; g++)
+                attend(queries_of(tile, g, wide), g, [&](auto&& attention) {
+                    attention.scores = scores_of(tile, g);
+                    attention.score_part(item % pool.size, pool.size);
+                });
+        });
+        int all = count * G * columns;
+        pool.each(pool.size, [&](int item) {
+            for (int from = all * item / pool.size, end = all * (item + 1) / pool.size, to; from < end; from = to) {
+                int head = from / columns, tile = head / G, g = head % G;
+                to = std::min(end, (head + 1) * columns);
+                int first = (from - head * columns) * GROUP, last = (to - head * columns) * GROUP;
+                attend(queries_of(tile, g, wide), g, [&](auto&& attention) {
+                    attention.scores = scores_of(tile, g);
+                    attention.mix_shared(first, last);
+                    for (const Query& query : attention.queries) {
+                        int place = query.head * stack.head_width;
+                        in.form_part(query.token, output, place + first, place + last);
+                    }
+                });
+            }
+        });
     }
 
     void self_attention(int layer) {
@@ -123,14 +169,14 @@ struct Worker {
             normalize_heads(l.key_norm, G, key);
             if (l.base >= 0)
                 for (int h = 0; h < stack.heads + G; h++) rotate(query + h * width, r, l.base);
-            std::memcpy(place(layer, 0, r), key, G * width * sizeof(float));
-            std::memcpy(place(layer, 1, r), key + G * width, G * width * sizeof(float));
+            keep(layer, 0, r, key);
+            keep(layer, 1, r, key + G * width);
         });
         int size = batch.sizes[layer];
         size_t one = size_t(batch.rows) * size * G * width;
         const float* keys = batch.store[layer];
         Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip};
-        attend_all(wide, l.output, l.attention_norms, [&](std::vector<Query>& queries, int g) {
+        attend_all(wide, l.output, l.attention_norms, [&](std::vector<Query>& queries, int g, auto use) {
             for (Query& query : queries) {
                 query.position = batch.position[query.token];
                 query.first = std::max(0, query.position - l.window + 1);
@@ -141,9 +187,9 @@ struct Worker {
             const int32_t* origin = batch.origin + size_t(batch.row[queries[0].token]) * batch.capacity;
             auto at = [&](int t) {
                 int place = t < size ? t : t % size;
-                return keys + ((size_t(origin[t]) * size + place) * G + g) * width;
+                return keys + ((size_t(origin[t]) * G + g) * size + place) * width;
             };
-            Attention{queries, width, at, one, scoring}.run();
+            use(Attention{queries, width, at, one, scoring});
         });
         adapt(layer, &LayerAdapter::output, in, output_of(l.attention_norms));
     }
@@ -157,13 +203,13 @@ struct Worker {
                 normalize_heads(l.cross_query_norm, stack.heads, projected.data() + size_t(r) * wide);
             });
         Scoring scoring{stack.scale, stack.score_cap};
-        attend_all(wide, l.cross_output, l.cross_norms, [&](std::vector<Query>& queries, int g) {
+        attend_all(wide, l.cross_output, l.cross_norms, [&](std::vector<Query>& queries, int g, auto use) {
             int row = batch.row[queries[0].token], length = batch.memory_length[row];
             for (Query& query : queries) query.end = length;
             size_t one = size_t(length) * G * width;
             const float* keys = batch.memory[row] + size_t(layer) * 2 * one;
             auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
-            Attention{queries, width, at, one, scoring}.run();
+            use(Attention{queries, width, at, one, scoring});
         });
     }
 
@@ -273,6 +319,7 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
     // Working space is kept for the next step of the calling thread.
     thread_local Inputs in, beside, hidden;
     thread_local std::vector<float> projected, gates, added;
+    thread_local SharedScores shared_scores;
     int most = std::max(batch->count, batch->outputs);
     in.reserve(most, std::max(stack->width, stack->heads * stack->head_width));
     if (stack->parallel) beside.reserve(batch->count, stack->width);
@@ -284,7 +331,8 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
     for (int i = 0; i < batch->count; i++)
         batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
     std::vector<int> tiles = make_tiles(*batch, stack->kv_heads, pool.size);
-    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added, tiles};
+    shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size);
+    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added, tiles, shared_scores};
     pool.run([&] { worker.step(); });
     return 0;
 } catch (const std::exception&) {

@@ -53,7 +53,7 @@ struct Batch {
     const float* rotation;          // cos and sin for each rotary base [bases, 2, P, rotated/2]
     const float* bias;              // added to scores [H, 2 P]: of a key d positions after the query at P − 1 + d; or null
     float* x;                       // [count, D]: the embeddings; overwritten
-    float* const* store;            // of each layer, keys and values [2, R, size, G·K] in R slots
+    float* const* store;            // of each layer, keys and values [2, R, G, size, K] in R slots
     const int32_t* sizes;           // of each layer: position p of a slot is at p mod size
     int32_t rows, capacity;         // R, and C of the next table
     int32_t* origin;                // [R, C]: for each position of a row, the slot that holds it
