@@ -11,6 +11,7 @@ cross-attention are stored separately, once for each source.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -120,8 +121,15 @@ class NativeEngine(Rows):
 
     def step(self, tokens: Tensor) -> Tensor:
         self.check_tokens(tokens, 1)
-        every = list(range(len(tokens)))
-        return self._run(tokens.clamp(min=0).tolist(), every, every)
+        self.most_likely = None
+        numbers = [max(0, token) for token in tokens.tolist()]
+        every = list(range(len(numbers)))
+        # Scaling and capping round, so that the first of several equal logits may be another one.
+        exact = not self.model.config.scale_logits and self.model.config.logit_cap is None
+        most_likely = torch.empty(len(numbers), dtype=torch.int64) if exact else None
+        logits = self._run(numbers, every, every, most_likely)
+        self.most_likely = most_likely
+        return logits
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape
@@ -217,17 +225,25 @@ class NativeEngine(Rows):
             for row, (first, length) in enumerate(zip(firsts, self.lengths, strict=True))
         )
 
-    def _run(self, tokens: list[int], rows: list[int], wanted: list[int]) -> Tensor:
-        """Append each token to its row; the logits after the `wanted` ones [n, V]."""
+    def _run(self, tokens: list[int], rows: list[int], wanted: list[int], most_likely: Tensor | None = None) -> Tensor:
+        """Append each token to its row; the logits after the `wanted` ones [n, V].
+
+        most_likely    if all tokens are wanted: gets the token of the largest logit after each
+        """
         self.check_unobserved()
         # All keys of a call are written before any is read.
         most = AT_ONCE if self.layout is None else min(AT_ONCE, self.layout.rollback)
-        parts = [self._call(tokens, rows, start, most, wanted) for start in range(0, len(tokens), most)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(tokens) <= most:
+            return self._call(tokens, rows, wanted, most_likely)
+        parts = []
+        for start in range(0, len(tokens), most):
+            part = slice(start, start + most)
+            outputs = [place - start for place in wanted if start <= place < start + most]
+            best = None if most_likely is None else most_likely[part]
+            parts.append(self._call(tokens[part], rows[part], outputs, best))
+        return torch.cat(parts)
 
-    def _call(self, tokens: list[int], rows: list[int], start: int, most: int, wanted: list[int]) -> Tensor:
-        tokens, rows = tokens[start : start + most], rows[start : start + most]
-        outputs = [place - start for place in wanted if start <= place < start + len(tokens)]
+    def _call(self, tokens: list[int], rows: list[int], outputs: list[int], most_likely: Tensor | None) -> Tensor:
         lengths, places = list(self.lengths), []
         for row in rows:
             places.append(lengths[row])
@@ -236,13 +252,15 @@ class NativeEngine(Rows):
             self._copy_to_own_slots()
         new = Tokens(tokens, rows, places, [place + 1 for place in places], [self._slots[row] for row in rows])
         cache = CacheTensors(self._store, self._origin, self._memory)
-        names = [self.row_adapters[row] for row in rows]
+        names = [self.row_adapters[row] for row in rows] if self.adapters else []
         adapters = [None if name is None else self._packed_adapters[name] for name in names]
         stack = self.model.decoder
         if max(lengths) > self._tables.positions:
             self._tables = make_tables(stack, min(2 * max(lengths), self.capacity))
-        with inference_mode(self.model, self._called):
-            logits = run(self._weights.decoder, stack, new, cache, outputs, self._tables, adapters)
+        packed = self._weights.decoder
+        # If the library reads the embeddings itself, no module is called.
+        with contextlib.nullcontext() if packed.table is not None else inference_mode(self.model, self._called):
+            logits = run(packed, stack, new, cache, outputs, self._tables, adapters, most_likely)
             logits = self.model.scale_and_cap(logits)
         self.lengths = lengths
         for row in set(rows):

@@ -12,6 +12,7 @@
 #include <exception>
 #include <vector>
 
+#include "argmax.h"
 #include "attention.h"
 #include "low_rank.h"
 #include "memory_wasm.h"
@@ -33,6 +34,7 @@ struct Worker {
     std::vector<float>&projected, &gates, &added;
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
     SharedScores& shared_scores;
+    std::vector<Largest>& largest_logits;  // of each output, as many parts as there are threads
 
     // The rest of a sublayer, after its last product: add its normalized output to x, and normalize the sum.
     void finish(const Norms& norms, int r) {
@@ -269,6 +271,19 @@ struct Worker {
         });
         int outputs = stack.logits.outputs;
         if (outputs) multiply(pool, stack.logits, in, batch.outputs, {batch.logits, outputs, false});
+        if (batch.most_likely) find_most_likely();
+    }
+
+    void find_most_likely() {
+        pool.each(batch.outputs * pool.size, [&](int item) {
+            int64_t part = item % pool.size, all = stack.logits.outputs;
+            int from = int(all * part / pool.size), to = int(all * (part + 1) / pool.size);
+            Largest found = find_largest(batch.logits + item / pool.size * all + from, to - from);
+            largest_logits[item] = {found.value, found.place + from};
+        });
+        pool.each(batch.outputs, [&](int r) {
+            batch.most_likely[r] = place_of_largest(&largest_logits[r * size_t(pool.size)], pool.size);
+        });
     }
 
     void step() {
@@ -314,12 +329,15 @@ int sizes(int which) {
 }
 
 // Returns 0, or 1 without doing anything if there is no memory for the working space; so does `product`.
-int step(void* threads, const Stack* stack, const Batch* batch) try {
+int step(void* threads, const Stack* stack, const Batch* given) try {
     ThreadPool& pool = *static_cast<ThreadPool*>(threads);
+    Batch copy = *given, *batch = &copy;
     // Working space is kept for the next step of the calling thread.
     thread_local Inputs in, beside, hidden;
     thread_local std::vector<float> projected, gates, added;
     thread_local SharedScores shared_scores;
+    thread_local std::vector<float> embedded;
+    thread_local std::vector<Largest> largest_logits;
     int most = std::max(batch->count, batch->outputs);
     in.reserve(most, std::max(stack->width, stack->heads * stack->head_width));
     if (stack->parallel) beside.reserve(batch->count, stack->width);
@@ -328,11 +346,18 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
     projected.resize(size_t(batch->count) * (stack->heads + 2 * stack->kv_heads) * stack->head_width);
     // Whole vectors are read, so the last one may read past the end.
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
+    if (batch->table) {
+        embedded.resize(size_t(batch->count) * stack->width);
+        batch->x = embedded.data();
+        for (int i = 0; i < batch->count; i++)
+            std::copy_n(batch->table + size_t(batch->tokens[i]) * stack->width, stack->width, batch->x + size_t(i) * stack->width);
+    }
+    if (batch->most_likely) largest_logits.resize(size_t(batch->outputs) * pool.size);
     for (int i = 0; i < batch->count; i++)
         batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
     std::vector<int> tiles = make_tiles(*batch, stack->kv_heads, pool.size);
     shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size);
-    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added, tiles, shared_scores};
+    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added, tiles, shared_scores, largest_logits};
     pool.run([&] { worker.step(); });
     return 0;
 } catch (const std::exception&) {

@@ -63,6 +63,9 @@ struct Batch {
     const int32_t* output_tokens;   // and which
     float* logits;                  // [outputs, V], or [outputs, D]
     const LayerAdapter* const* adapters;  // the layers of each token's adapter, or null; null if no token has one
+    const int32_t* tokens;          // ids, and the table [V, D] whose rows are their embeddings;
+    const float* table;             // or null: then x has the embeddings
+    int64_t* most_likely;           // for each output, the token of the largest logit, −1 if it is not finite; or null
 };
 struct Source {  // rows of weights as stored, with strides in bytes from row to row and from group to group
     const uint8_t *q, *scale, *low;
