@@ -64,6 +64,10 @@ class NativeEngine(Rows):
         self._shared = False  # whether rows may share cached positions
         self._memory: list[Tensor] = []  # cross-attention keys and values of each row
         self._tables = make_tables(model.decoder, min(FIRST, self.capacity))
+        # Scaling and capping round, so that the first of several equal logits may be another one. Beam search, which
+        # decodes the other kind of model, ranks candidates itself.
+        capped = model.config.scale_logits or model.config.logit_cap is not None
+        self._finds_most_likely = isinstance(model, DecoderModel) and not capped
         # The modules that a step calls; of all others it uses only the weights.
         self._called = (model.decoder, *(part for name, part in named_parts(model.decoder) if "blocks" not in name))
 
@@ -124,9 +128,7 @@ class NativeEngine(Rows):
         self.most_likely = None
         numbers = [max(0, token) for token in tokens.tolist()]
         every = list(range(len(numbers)))
-        # Scaling and capping round, so that the first of several equal logits may be another one.
-        exact = not self.model.config.scale_logits and self.model.config.logit_cap is None
-        most_likely = torch.empty(len(numbers), dtype=torch.int64) if exact else None
+        most_likely = torch.empty(len(numbers), dtype=torch.int64) if self._finds_most_likely else None
         logits = self._run(numbers, every, every, most_likely)
         self.most_likely = most_likely
         return logits

@@ -367,8 +367,10 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
 // A hash of the bytes: 8 interleaved sums, each multiplied by 31.
 static uint64_t fingerprint(const uint8_t* bytes, size_t size) {
     uint64_t sums[8] = {size}, found = 0;
-    for (; size >= sizeof sums; bytes += sizeof sums, size -= sizeof sums)
+    for (; size >= sizeof sums; bytes += sizeof sums, size -= sizeof sums) {
+        ahead(bytes, sizeof sums);
         for (int i = 0; i < 8; i++) sums[i] = (sums[i] << 5) - sums[i] + load<uint64_t>(bytes + 8 * i);
+    }
     for (uint64_t sum : sums) found = found * 31 + sum;
     for (; size; bytes++, size--) found = found * 31 + *bytes;
     return found;
