@@ -20,7 +20,7 @@ inline Largest find_largest(const float* x, int count) {
     int i = 0;
     for (; i + LANES <= count; i += LANES) {
         Floats part = load<Floats>(x + i);
-        invalid |= part != part;
+        invalid |= (Ints)(part != part);
         top = part > top ? part : top;
     }
     bool any = largest(-invalid);
@@ -30,7 +30,7 @@ inline Largest find_largest(const float* x, int count) {
         found.value = std::max(found.value, x[i]);
     }
     if (any) return {NAN};
-    for (i = 0; i + LANES <= count && !largest(-(load<Floats>(x + i) == found.value)); i += LANES) {}
+    for (i = 0; i + LANES <= count && !largest(-(Ints)(load<Floats>(x + i) == found.value)); i += LANES) {}
     found.place = int32_t(std::find(x + i, x + count, found.value) - x);
     return found;
 }

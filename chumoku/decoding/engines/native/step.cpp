@@ -35,6 +35,7 @@ struct Worker {
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
     SharedScores& shared_scores;
     std::vector<Largest>& largest_logits;  // of each output, as many parts as there are threads
+    Inputs* normed;  // normalized x: `in`, or inputs of this thread alone, so that threads need not wait for one another
 
     // The rest of a sublayer, after its last product: add its normalized output to x, and normalize the sum.
     void finish(const Norms& norms, int r) {
@@ -64,6 +65,7 @@ struct Worker {
     }
     // Finish the previous sublayer, if any, and compute the inputs of the following.
     template <class... Each> void prepare(const Norms* previous, const Each&... inputs) {
+        if (normed != &in) return (form_input(inputs, 0), ...);
         pool.each(batch.count, [&](int r) {
             if (previous) finish(*previous, r);
             (form_input(inputs, r), ...);
@@ -76,11 +78,17 @@ struct Worker {
     }
 
     void rotate(float* head, int token, int base) {
-        int pairs = stack.rotated / 2;
+        int pairs = stack.rotated / 2, i = 0;
         const float* cos = batch.rotation + (size_t(base) * 2 * batch.positions + batch.position[token]) * pairs;
         const float* sin = cos + size_t(batch.positions) * pairs;
         int step = stack.half ? 1 : 2, apart = stack.half ? pairs : 1;
-        for (int i = 0; i < pairs; i++) {
+        for (; stack.half && i + LANES <= pairs; i += LANES) {
+            Floats a = load<Floats>(head + i), b = load<Floats>(head + pairs + i);
+            Floats c = load<Floats>(cos + i), s = load<Floats>(sin + i);
+            store(head + i, a * c - b * s);
+            store(head + pairs + i, a * s + b * c);
+        }
+        for (; i < pairs; i++) {
             float &a = head[i * step], &b = head[i * step + apart], rotated = a * cos[i] - b * sin[i];
             b = a * sin[i] + b * cos[i];
             a = rotated;
@@ -162,8 +170,8 @@ struct Worker {
     void self_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, wide = (stack.heads + 2 * G) * width;
-        multiply_all(l.attention, in, {projected.data(), wide, false});
-        adapt(layer, &LayerAdapter::attention, in, {projected.data(), wide, false});
+        multiply_all(l.attention, *normed, {projected.data(), wide, false});
+        adapt(layer, &LayerAdapter::attention, *normed, {projected.data(), wide, false});
         pool.each(batch.count, [&](int r) {
             float* query = projected.data() + size_t(r) * wide;
             float* key = query + stack.heads * width;
@@ -199,7 +207,7 @@ struct Worker {
     void cross_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, wide = stack.heads * width;
-        multiply(pool, l.cross_query, in, batch.count, {projected.data(), wide, false});
+        multiply(pool, l.cross_query, *normed, batch.count, {projected.data(), wide, false});
         if (l.cross_query_norm.kind)
             pool.each(batch.count, [&](int r) {
                 normalize_heads(l.cross_query_norm, stack.heads, projected.data() + size_t(r) * wide);
@@ -259,6 +267,7 @@ struct Worker {
     }
 
     void form_all(const Product& product, Inputs& inputs) {
+        if (normed != &in && &inputs == normed) return inputs.form(0, product);
         pool.each(batch.count, [&](int r) { inputs.form(r, product); });
     }
 
@@ -290,8 +299,9 @@ struct Worker {
         const Norms* previous = nullptr;
         for (int layer = 0; layer < stack.layers; layer++) {
             const Layer& l = stack.layer[layer];
-            Input attention{l.attention_norms.input, l.attention[0], in}, cross{l.cross_norms.input, l.cross_query, in};
-            Input feed{l.feed_norms.input, l.up[0], stack.parallel ? beside : in};
+            Input attention{l.attention_norms.input, l.attention[0], *normed};
+            Input cross{l.cross_norms.input, l.cross_query, *normed};
+            Input feed{l.feed_norms.input, l.up[0], stack.parallel ? beside : *normed};
             if (stack.parallel) prepare(previous, attention, feed);
             else prepare(previous, attention);
             self_attention(layer);
@@ -309,6 +319,14 @@ struct Worker {
         logits(*previous);
     }
 };
+
+// Whether the sublayers are only added to x, so that x needs no change before the next sublayer. All layers are alike.
+bool adds_only(const Layer& l) {
+    bool found = true;
+    for (const Norms* norms : {&l.attention_norms, &l.cross_norms, &l.feed_norms})
+        found = found && norms->output.kind == NONE && norms->sum.kind == NONE;
+    return found;
+}
 
 }  // namespace
 
@@ -357,8 +375,18 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
         batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
     std::vector<int> tiles = make_tiles(*batch, stack->kv_heads, pool.size);
     shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size);
-    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added, tiles, shared_scores, largest_logits};
-    pool.run([&] { worker.step(); });
+    const Worker worker{*stack,    *batch, pool,  in,    beside,        hidden,
+                        projected, gates,  added, tiles, shared_scores, largest_logits, &in};
+    bool alone = batch->count == 1 && !stack->parallel && adds_only(stack->layer[0]);
+    pool.run([&] {
+        thread_local Inputs own;
+        Worker mine = worker;
+        if (alone) {
+            own.reserve(1, stack->width);
+            mine.normed = &own;
+        }
+        mine.step();
+    });
     return 0;
 } catch (const std::exception&) {
     return 1;
