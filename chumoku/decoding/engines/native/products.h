@@ -102,7 +102,7 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
         typename G::Outer outer[B];
         for (int b = 0; b < B; b++) outer[b] = G(w[b], begin).outer();
         for (int g = begin; g < begin + G::NESTING; g++) {
-            const size_t skip = PAIRED || g < last ? 0 : others;
+            const size_t skip = (PAIRED && R > 1) || g < last ? 0 : others;
 #pragma GCC unroll 2
             for (int b = 0; b < B; b++) {
                 G group(w[b], begin, g - begin);
@@ -164,7 +164,7 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
     int blocks = (p.outputs + LANES - 1) / LANES;
     // Several blocks per item: taking an item costs more than computing a small block.
     int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
     // Each thread reads one run of quantized weights, which prefetching follows better than parts of several.
     if (grouped && count == 1) each = (blocks + 2 * pool.size - 1) / (2 * pool.size) * 2;
 #endif
