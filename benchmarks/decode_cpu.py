@@ -82,8 +82,9 @@ def step_and_read(engine: object, prompt: list[int]) -> tuple[Callable[[], objec
     def step() -> None:
         engine.truncate([PROMPT])
         token = torch.tensor([7])
-        for _ in range(NEW):
-            token = engine.step(token).argmax(-1)
+        for _ in range(NEW):  # as in generation: the engine's own choice, if it has one
+            logits = engine.step(token)
+            token = logits.argmax(-1) if engine.most_likely is None else engine.most_likely
 
     def read() -> None:
         engine.truncate([0])

@@ -35,6 +35,33 @@ def test_number_of_rows_changes_no_bit(precision: str) -> None:
     check_rows(NativeEngine, model, range(1, ROWS + 1))
 
 
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize(("precision", "placement"), [("float32", "pre"), ("int4", "pre"), ("int4", "sandwich")])
+def test_number_of_threads_changes_no_bit(
+    kind: str, precision: str, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads share the attention of a key head if there are not as many key heads for each.
+
+    With one token, each thread normalizes the inputs for itself, unless norms change x.
+    """
+    choices = {"placement": placement, "attention_window": 67}
+    sizes = {"vocabulary": 307, "layers": 3, "context": 211, "width": 576, "heads": 9, "kv_heads": 3}
+    model = to_precision(build(ModelConfig(kind=kind, **choices, **sizes), seed=7).eval(), precision)
+    if unsupported(model):
+        pytest.skip("There is no native library here.")
+    found = []
+    for threads in (1, 2, 5, 7):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        engine = NativeEngine(model, rows=2, capacity=199)
+        engine.add_rows(2, None if kind == "decoder" else [list(range(5, 18)), [7, 11, 2]])
+        prompts = [[(7 * place + row) % 307 for place in range(length)] for row, length in enumerate((97, 73))]
+        logits = [engine.prefill(prompts), engine.extend(torch.tensor([[3, 5], [2, 13]])).flatten(0, 1)]
+        logits += [engine.step(torch.tensor([token, 11])) for token in (17, 19)]
+        engine.select_rows([1])
+        found.append(torch.cat([*logits, *(engine.step(torch.tensor([token])) for token in (23, 29, 31))]))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
 @pytest.mark.parametrize("choices", [{}, {"position": "alibi"}, {"attention_window": 17}, {"position": "relative"}])
 def test_a_prompt_equals_its_tokens_one_by_one(choices: dict[str, object]) -> None:
     """Attention is computed for several tokens together, and for one token alone, with the same result in every bit."""

@@ -55,6 +55,11 @@ def check_range(index: Tensor, size: int, what: str) -> None:
     if index.device.type != "cpu" or torch.compiler.is_compiling() or in_ensemble():
         return
     low, high = map(int, index.aminmax())
+    check_bounds(low, high, size, what)
+
+
+def check_bounds(low: int, high: int, size: int, what: str) -> None:
+    """Raise if the lowest or the highest index is outside a table."""
     if low < 0 or high >= size:
         raise LengthError(
             f"There is no {what} {low if low < 0 else high}: this table has {size}, numbered 0 to {size - 1}."

@@ -109,10 +109,11 @@ class Rows:
 
     def check_tokens(self, tokens: Tensor, new: int) -> None:
         """Check `new` tokens for each of the first rows."""
-        self.check_live(len(tokens))
-        if not tokens.numel():
+        count = tokens.shape[0]
+        self.check_live(count)
+        if not count or not new:
             raise UsageError("No tokens were given. Give one or more for each of the first rows.")
-        self.check_room(max(self.lengths[: len(tokens)]) + new)
+        self.check_room(max(self.lengths[:count]) + new)
 
     def check_unobserved(self) -> None:
         """For engines that do not call the model's modules, so that nothing inside can be recorded or edited."""

@@ -100,12 +100,14 @@ void mix_columns(const float* const* scores, const float* const* values, int len
     each_number<R * N>([&]<int I> [[gnu::always_inline]] { store(out[I / N] + i + I % N * LANES, sums[I / N][I % N]); });
 }
 
+// The same for columns `first` … `end`.
 template <int R>
-void mix(const float* const* scores, const float* const* values, int length, int width, float* const* out) {
-    int i = 0;
-    for (; i + 4 * LANES <= width; i += 4 * LANES) mix_columns<R, 4>(scores, values, length, i, out);
-    for (; i + LANES <= width; i += LANES) mix_columns<R, 1>(scores, values, length, i, out);
-    for (; i < width; i++)
+void mix(const float* const* scores, const float* const* values, int length, int first, int end, float* const* out) {
+    int i = first;
+    for (; i + 4 * LANES <= end; i += 4 * LANES) mix_columns<R, 4>(scores, values, length, i, out);
+    for (; i + 2 * LANES <= end; i += 2 * LANES) mix_columns<R, 2>(scores, values, length, i, out);
+    for (; i + LANES <= end; i += LANES) mix_columns<R, 1>(scores, values, length, i, out);
+    for (; i < end; i++)
         for (int r = 0; r < R; r++)
             for (int t = 0; t < length; t++) out[r][i] += scores[r][t] * values[t][i];
 }
@@ -128,7 +130,8 @@ struct Query {
 };
 
 // Attention of queries over positions of a row. at(t) points to the keys of position t, and `values` further on are its
-// values.
+// values. Threads can share it: first each computes the scores of some positions, then, with all scores, some columns of
+// the results.
 template <class At> struct Attention {
     std::vector<Query>& queries;
     int width;
@@ -138,21 +141,44 @@ template <class At> struct Attention {
     int begin = 0, end = 0, stride = 0;  // positions that some query attends to; from one query's scores to the next's
     float* scores = nullptr;
 
-    void run() {
+    Attention(std::vector<Query>& queries, int width, const At& at, size_t values, const Scoring& scoring)
+        : queries(queries), width(width), at(at), values(values), scoring(scoring) {
         begin = queries[0].first, end = queries[0].end;
         for (const Query& query : queries) begin = std::min(begin, query.first), end = std::max(end, query.end);
         stride = end - begin + LANES;
+    }
+
+    void run() {
         thread_local std::vector<float> space;
         space.resize(queries.size() * stride);
         scores = space.data();
-        for (int t = begin; t < end; t += LANES) score(t);
+        score_part(0, 1);
+        mix_values(0, width);
+    }
+
+    // The scores of part `number` of `parts` of the positions.
+    void score_part(int number, int parts) {
+        int vectors = (end - begin + LANES - 1) / LANES;
+        for (int i = vectors * number / parts; i < vectors * (number + 1) / parts; i++) score(begin + i * LANES);
+    }
+
+    // The results in columns `first` … `last`, from the scores of all positions, which become weights.
+    void mix_values(int first, int last) {
         for (size_t j = 0; j < queries.size(); j++) {
             queries[j].sum = exponentials(queries[j], scores_of(j, queries[j].first));
-            std::fill(queries[j].out, queries[j].out + width, 0.0f);
+            std::fill(queries[j].out + first, queries[j].out + last, 0.0f);
         }
-        for (int t = begin; t < end; t += BLOCK_KEYS) mix_block(t, std::min(end, t + BLOCK_KEYS));
+        for (int t = begin; t < end; t += BLOCK_KEYS) mix_block(t, std::min(end, t + BLOCK_KEYS), first, last);
         for (const Query& query : queries)
-            for (int i = 0; i < width; i++) query.out[i] /= query.sum;
+            for (int i = first; i < last; i++) query.out[i] /= query.sum;
+    }
+
+    // The same, while other threads compute other columns from the same scores.
+    void mix_shared(int first, int last) {
+        thread_local std::vector<float> space;
+        space.assign(scores, scores + queries.size() * stride);
+        scores = space.data();
+        mix_values(first, last);
     }
 
     float* scores_of(size_t j, int t) const { return scores + j * stride + t - begin; }
@@ -205,7 +231,7 @@ template <class At> struct Attention {
     }
 
     // Add the values of a block of positions. Positions that only some of the queries attend to are added for each alone.
-    void mix_block(int from, int to) {
+    void mix_block(int from, int to, int column, int last_column) {
         const float* value[BLOCK_KEYS];
         for (int t = from; t < to; t++) value[t - from] = at(t) + values;
         auto add = [&](size_t j, int some, int first, int last) {
@@ -213,7 +239,7 @@ template <class At> struct Attention {
             const float* s[TOGETHER];
             float* out[TOGETHER];
             for (int r = 0; r < some; r++) s[r] = scores_of(j + r, first), out[r] = queries[j + r].out;
-            with_count(some, [&]<int R> { mix<R>(s, value + first - from, last - first, width, out); });
+            with_count(some, [&]<int R> { mix<R>(s, value + first - from, last - first, column, last_column, out); });
         };
         for (size_t j = 0; j < queries.size(); j += TOGETHER) {
             int some = std::min(queries.size() - j, size_t(TOGETHER)), first = from, last = to;
@@ -240,5 +266,23 @@ inline std::vector<int> make_tiles(const Batch& batch, int heads, int threads) {
     tiles.push_back(batch.count);
     return tiles;
 }
+
+// Scores of all heads of all tokens, for threads that share the attention of a key head.
+struct SharedScores {
+    std::vector<float> values;
+    int stride = 0;  // from one head to the next; 0 if threads share no key heads, because each has as many of its own
+
+    void reserve(const Stack& stack, const Batch& batch, int tiles, int threads) {
+        int items = tiles * stack.kv_heads;
+        stride = 0;
+        if (stack.head_width % GROUP || items >= 4 * threads || items % threads == 0) return;
+        for (int r = 0; r < batch.count; r++) {
+            stride = std::max(stride, batch.visible[r]);
+            if (stack.cross) stride = std::max(stride, batch.memory_length[batch.row[r]]);
+        }
+        stride += LANES;
+        values.resize(size_t(batch.count) * stack.heads * stride);
+    }
+};
 
 }  // namespace

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import threading
 import weakref
@@ -26,6 +27,7 @@ from chumoku.decoding.engines.supported_settings import find_unsupported
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
+from chumoku.nn.embeddings import check_bounds
 from chumoku.nn.modules import named_parts
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear
 
@@ -78,14 +80,14 @@ def pack_all(packed: Packed) -> Packed:
 
 
 class Store:
-    """Keys and values of each layer [2, R, C, G·K] in R slots; C may differ between layers."""
+    """Keys and values of each layer [2, R, G, C, K] in R slots; C may differ between layers."""
 
     def __init__(self, layers: Sequence[Tensor]) -> None:
         self.layers = layers
         self.rows = layers[0].shape[1]
         self.nbytes = sum(layer.nbytes for layer in layers)
         self.addresses = (ctypes.c_void_p * len(layers))(*(layer.data_ptr() for layer in layers))
-        self.sizes = (ctypes.c_int32 * len(layers))(*(layer.shape[2] for layer in layers))
+        self.sizes = (ctypes.c_int32 * len(layers))(*(layer.shape[3] for layer in layers))
 
 
 class CacheTensors(NamedTuple):
@@ -233,20 +235,22 @@ def run(
     outputs: Sequence[int],
     tables: PositionTables,
     adapters: Sequence[PackedAdapter | None] = (),
+    most_likely: Tensor | None = None,
 ) -> Tensor:
     """The logits (for an encoder, the hidden vectors) of the tokens with indices `outputs`.
 
-    tables      for all positions up to the largest
-    adapters    of each token; by default none has one
+    tables         for all positions up to the largest
+    adapters       of each token; by default none has one
+    most_likely    int64 [n]; gets the token of the largest logit of each output, −1 if the logits are not finite
     """
-    count, end = len(new.tokens), max(new.position) + 1
-    # One tensor for all, because creating a tensor costs as much as a small product.
-    numbers = torch.tensor([*new, [*outputs, *[0] * (count - len(outputs))]], dtype=torch.int32)
-    _, row, position, visible, slot, output_tokens = (
-        numbers.data_ptr() + 4 * count * place for place in range(len(numbers))
+    count = len(new.tokens)
+    # One array for all. After a step, nothing but weights is in the processor's caches, so every operation counts.
+    numbers = (ctypes.c_int32 * (5 * count + len(outputs)))(*itertools.chain(*new, outputs))
+    tokens, row, position, visible, slot, output_tokens = (
+        ctypes.addressof(numbers) + 4 * count * place for place in range(len(new) + 1)
     )
-    x = stack.embed(numbers[:1], numbers[2:3], end, None)[0].contiguous()
-    logits = torch.empty(len(outputs), packed.fields.logits.outputs or x.shape[1])
+    x = embed(packed, stack, new)
+    logits = torch.empty(len(outputs), packed.fields.logits.outputs or packed.fields.width)
     addresses = (ctypes.c_void_p * len(cache.memory))(*(source.data_ptr() for source in cache.memory))
     lengths = (ctypes.c_int32 * len(cache.memory))(*(source.shape[2] for source in cache.memory))
     batch = Batch(
@@ -258,23 +262,35 @@ def run(
         positions=tables.positions,
         rotation=None if tables.rotation is None else tables.rotation.data_ptr(),
         bias=None if tables.bias is None else tables.bias.data_ptr(),
-        x=x.data_ptr(),
-        store=ctypes.cast(cache.store.addresses, ctypes.c_void_p),
-        sizes=ctypes.cast(cache.store.sizes, ctypes.c_void_p),
+        x=None if x is None else x.data_ptr(),
+        store=ctypes.addressof(cache.store.addresses),
+        sizes=ctypes.addressof(cache.store.sizes),
         rows=cache.store.rows,
         capacity=cache.origin.shape[1],
         origin=cache.origin.data_ptr(),
-        memory=ctypes.cast(addresses, ctypes.c_void_p),
-        memory_length=ctypes.cast(lengths, ctypes.c_void_p),
+        memory=ctypes.addressof(addresses),
+        memory_length=ctypes.addressof(lengths),
         outputs=len(outputs),
         output_tokens=output_tokens,
         logits=logits.data_ptr(),
+        tokens=tokens,
+        table=None if packed.table is None else packed.table.data_ptr(),
+        most_likely=None if most_likely is None else most_likely.data_ptr(),
     )
     if any(adapters):
         pointers = [None if adapter is None else adapter.address for adapter in adapters]
         batch.adapters = ctypes.cast((ctypes.c_void_p * count)(*pointers), ctypes.c_void_p)
     call_library("step", ctypes.byref(packed.fields), ctypes.byref(batch))
     return logits
+
+
+def embed(packed: Packed, stack: Stack, new: Tokens) -> Tensor | None:
+    """The embeddings of new tokens [n, D]; None if the library reads them from the table."""
+    if packed.table is not None:
+        check_bounds(min(new.tokens), max(new.tokens), packed.table.shape[0], "token")
+        return None
+    tokens, position = torch.tensor([new.tokens, new.position], dtype=torch.int32)[:, None]
+    return stack.embed(tokens, position, max(new.position) + 1, None)[0].contiguous()
 
 
 def encode_sources(
@@ -304,7 +320,7 @@ def _states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequen
     position = [place for source in sources for place in range(len(source))]
     tokens = [token for source in sources for token in source]
     new = Tokens(tokens, row, position, [len(sources[number]) for number in row], row)
-    wide = model.config.key_heads * model.config.key_width
-    store = Store([*torch.empty(model.config.encoder_depth, 2, count, longest, wide)])
+    config = model.config
+    store = Store([*torch.empty(config.encoder_depth, 2, count, config.key_heads, longest, config.key_width)])
     cache = CacheTensors(store, torch.empty(count, longest, dtype=torch.int32))
     return run(packed, model.encoder, new, cache, range(len(tokens)), make_tables(model.encoder, longest))

@@ -1,7 +1,7 @@
 """The native engine: keys and values are never moved when rows are reordered.
 
-    store    L × [2, R, C, G·K]    keys and values; R slots of C positions. New ones of a row go to its own slot
-    origin   [R, C]                for each position of a row, the slot that holds it
+    store    L × [2, R, G, C, K]    keys and values; R slots of C positions. New ones of a row go to its own slot
+    origin   [R, C]                 for each position of a row, the slot that holds it
 
 When beams are reordered, only `origin` changes: a row reads the past of another row from that row's slot, and writes to
 its own. Layers with an attention window have slots of fewer positions S, and position p is at p mod S. Before a row
@@ -11,6 +11,7 @@ cross-attention are stored separately, once for each source.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -63,18 +64,21 @@ class NativeEngine(Rows):
         self._shared = False  # whether rows may share cached positions
         self._memory: list[Tensor] = []  # cross-attention keys and values of each row
         self._tables = make_tables(model.decoder, min(FIRST, self.capacity))
+        # Scaling and capping round, so that the first of several equal logits may be another one. Beam search, which
+        # decodes the other kind of model, ranks candidates itself.
+        capped = model.config.scale_logits or model.config.logit_cap is not None
+        self._finds_most_likely = isinstance(model, DecoderModel) and not capped
         # The modules that a step calls; of all others it uses only the weights.
         self._called = (model.decoder, *(part for name, part in named_parts(model.decoder) if "blocks" not in name))
 
     def _allocate(self) -> list[Tensor]:
-        """Keys and values of each layer [2, R, C, G·K]."""
+        """Keys and values of each layer [2, R, G, C, K]."""
         config, layout = self.model.config, self.layout
-        wide = config.key_heads * config.key_width
         local = (False,) * config.decoder_depth if layout is None else layout.local
         sizes = [self.capacity if layout is None or not rolls else layout.size for rolls in local]
         try:
             # Uninitialized memory takes no space until it is written, and is not read before.
-            return [torch.empty(2, self.rows, size, wide) for size in sizes]
+            return [torch.empty(2, self.rows, config.key_heads, size, config.key_width) for size in sizes]
         except RuntimeError as error:
             raise TooLargeError(
                 f"Keys and values of {self.rows:,} rows of {self.capacity:,} tokens do not fit this machine's memory. "
@@ -121,8 +125,13 @@ class NativeEngine(Rows):
 
     def step(self, tokens: Tensor) -> Tensor:
         self.check_tokens(tokens, 1)
-        every = list(range(len(tokens)))
-        return self._run(tokens.clamp(min=0).tolist(), every, every)
+        self.most_likely = None
+        numbers = [max(0, token) for token in tokens.tolist()]
+        every = list(range(len(numbers)))
+        most_likely = torch.empty(len(numbers), dtype=torch.int64) if self._finds_most_likely else None
+        logits = self._run(numbers, every, every, most_likely)
+        self.most_likely = most_likely
+        return logits
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape
@@ -190,13 +199,13 @@ class NativeEngine(Rows):
         origin = self._origin[: self.live, :used]
         self._least = self.earliest
         for layer in self._store.layers:
-            size = layer.shape[2]
+            size = layer.shape[3]
             places = torch.arange(min(size, used))
             # The last position of each row that is at this place, if there is one.
             positions = (lengths - 1 - (lengths - 1 - places) % size).clamp(min=0)
             sources = origin.long().gather(1, positions)
             for part in layer:
-                part[slots, places] = part[sources, places]
+                part[slots, :, places] = part[sources, :, places]
         for row, slot in enumerate(self._slots):
             self._written[slot] = self.lengths[row]
         origin[:] = slots
@@ -218,17 +227,25 @@ class NativeEngine(Rows):
             for row, (first, length) in enumerate(zip(firsts, self.lengths, strict=True))
         )
 
-    def _run(self, tokens: list[int], rows: list[int], wanted: list[int]) -> Tensor:
-        """Append each token to its row; the logits after the `wanted` ones [n, V]."""
+    def _run(self, tokens: list[int], rows: list[int], wanted: list[int], most_likely: Tensor | None = None) -> Tensor:
+        """Append each token to its row; the logits after the `wanted` ones [n, V].
+
+        most_likely    if all tokens are wanted: gets the token of the largest logit after each
+        """
         self.check_unobserved()
         # All keys of a call are written before any is read.
         most = AT_ONCE if self.layout is None else min(AT_ONCE, self.layout.rollback)
-        parts = [self._call(tokens, rows, start, most, wanted) for start in range(0, len(tokens), most)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        if len(tokens) <= most:
+            return self._call(tokens, rows, wanted, most_likely)
+        parts = []
+        for start in range(0, len(tokens), most):
+            part = slice(start, start + most)
+            outputs = [place - start for place in wanted if start <= place < start + most]
+            best = None if most_likely is None else most_likely[part]
+            parts.append(self._call(tokens[part], rows[part], outputs, best))
+        return torch.cat(parts)
 
-    def _call(self, tokens: list[int], rows: list[int], start: int, most: int, wanted: list[int]) -> Tensor:
-        tokens, rows = tokens[start : start + most], rows[start : start + most]
-        outputs = [place - start for place in wanted if start <= place < start + len(tokens)]
+    def _call(self, tokens: list[int], rows: list[int], outputs: list[int], most_likely: Tensor | None) -> Tensor:
         lengths, places = list(self.lengths), []
         for row in rows:
             places.append(lengths[row])
@@ -237,13 +254,15 @@ class NativeEngine(Rows):
             self._copy_to_own_slots()
         new = Tokens(tokens, rows, places, [place + 1 for place in places], [self._slots[row] for row in rows])
         cache = CacheTensors(self._store, self._origin, self._memory)
-        names = [self.row_adapters[row] for row in rows]
+        names = [self.row_adapters[row] for row in rows] if self.adapters else []
         adapters = [None if name is None else self._packed_adapters[name] for name in names]
         stack = self.model.decoder
         if max(lengths) > self._tables.positions:
             self._tables = make_tables(stack, min(2 * max(lengths), self.capacity))
-        with inference_mode(self.model, self._called):
-            logits = run(self._weights.decoder, stack, new, cache, outputs, self._tables, adapters)
+        packed = self._weights.decoder
+        # If the library reads the embeddings itself, no module is called.
+        with contextlib.nullcontext() if packed.table is not None else inference_mode(self.model, self._called):
+            logits = run(packed, stack, new, cache, outputs, self._tables, adapters, most_likely)
             logits = self.model.scale_and_cap(logits)
         self.lengths = lengths
         for row in set(rows):

@@ -48,6 +48,7 @@ class Packed:
         # Memory that the pointers refer to. Small tensors are separate, because the first write to a huge page is slow.
         self._memory, self._small = Memory(), Memory()
         self.packings: list[Packing] = []
+        self.table = embedding_table(stack)
         self._sources: list[Tensor] = []  # kept alive until they are packed
         blocks = [block for block in stack.blocks if isinstance(block, Block)]
         layers = (Layer * len(blocks))(*map(self._layer, blocks))
@@ -234,6 +235,14 @@ BLOCK_LAYOUTS = {
     **{"q5_0": (5, 1), "q5_1": (5, 2), "iq4_nl": (4, 1), "q2_k": (2, 2 + 16), "q3_k": (3, 1 + 8)},
     **{"q4_k": (4, 2 + 8), "q5_k": (5, 2 + 8), "q6_k": (6, 1 + 8)},
 }
+
+
+def embedding_table(stack: Stack) -> Tensor | None:
+    """The table [V, D] whose rows are the embeddings of tokens; None if more than that is computed."""
+    added = (stack.position, stack.segment, stack.embedding_norm)
+    if type(stack.embedding) is not Embedding or stack.embedding.factor != 1.0 or any(one is not None for one in added):
+        return None
+    return stack.embedding.table.detach().contiguous()
 
 
 def layout_of(kind: str, inputs: int) -> Layout:

@@ -60,6 +60,8 @@ template <int R, int B> void multiply_bf16(const Product& p, int block, const fl
 }
 
 #if defined(__ARM_FEATURE_DOTPROD)
+constexpr bool IN_TURNS = false;
+
 // sums[o] += Σ_{i<16} w[o][i] · x[i]
 inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
     int32x4_t found = (int32x4_t)sums;
@@ -68,24 +70,44 @@ inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
     found = vdotq_laneq_s32(found, (int8x16_t)w[2], x, 2);
     return (Ints)vdotq_laneq_s32(found, (int8x16_t)w[3], x, 3);
 }
-#endif
 
 // Σ_i w[o][i] · (256 h[i] + l[i]) over 4 · WORDS inputs
 template <int WORDS> [[gnu::always_inline]] inline Ints dot(const Bytes* w, const int8_t* h, const int8_t* l) {
     Ints high = {}, low = {};
-#if defined(__ARM_FEATURE_DOTPROD)
     for (int j = 0; j < WORDS; j += 4) {
         high = dot16(high, w + j, vld1q_s8(h + j * 4));
         low = dot16(low, w + j, vld1q_s8(l + j * 4));
     }
-#else
-    for (int j = 0; j < WORDS; j++) {
-        high = dot4(high, w[j], h + j * 4);
-        low = dot4(low, w[j], l + j * 4);
-    }
-#endif
     return high * 256 + low;
 }
+template <int, int R> void dot_in_turns(const Bytes*, const int8_t*, const int8_t*, size_t, Ints (&)[R]) {}
+#else
+constexpr bool IN_TURNS = true;
+
+// dots[r][o] = Σ_i w[o][i] · (256 h[r][i] + l[r][i]) over 4 · WORDS inputs of R rows. A sum can be added to only after some
+// cycles, so the sums of four rows take turns.
+template <int WORDS, int R>
+[[gnu::always_inline]] inline void dot_in_turns(
+    const Bytes* w, const int8_t* h, const int8_t* l, size_t stride, Ints (&dots)[R]) {
+    constexpr int SOME = 4;
+#pragma GCC unroll 8
+    for (int first = 0; first < R; first += SOME) {
+        Ints high[SOME] = {}, low[SOME] = {};
+#pragma GCC unroll 8
+        for (int j = 0; j < WORDS; j++)
+#pragma GCC unroll 4
+            for (int r = 0; r < SOME; r++) {
+                if (first + r >= R) continue;
+                high[r] = dot4(high[r], w[j], h + (first + r) * stride + j * 4);
+                low[r] = dot4(low[r], w[j], l + (first + r) * stride + j * 4);
+            }
+#pragma GCC unroll 4
+        for (int r = 0; r < SOME; r++)
+            if (first + r < R) dots[first + r] = high[r] * 256 + low[r];
+    }
+}
+template <int> Ints dot(const Bytes*, const int8_t*, const int8_t*) { return Ints{}; }
+#endif
 
 // Quantized weights, 32 inputs at a time.
 template <int KIND, int R, int B>
@@ -102,7 +124,7 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
         typename G::Outer outer[B];
         for (int b = 0; b < B; b++) outer[b] = G(w[b], begin).outer();
         for (int g = begin; g < begin + G::NESTING; g++) {
-            const size_t skip = PAIRED || g < last ? 0 : others;
+            const size_t skip = (PAIRED && R > 1) || g < last ? 0 : others;
 #pragma GCC unroll 2
             for (int b = 0; b < B; b++) {
                 G group(w[b], begin, g - begin);
@@ -113,13 +135,14 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                 for (int part = 0; part < PARTS; part++) {
                     Floats scale = group.scale(outer[b], part), shift = group.shift(outer[b], part);
                     int from = g * GROUP + part * 16;
-                    Ints paired[R];
-                    if constexpr (PAIRED)
-                        dot_pairs<WORDS>(q + part * WORDS, in.pairs(first) + from, in.stride, paired);
+                    Ints all[R];
+                    if constexpr (PAIRED) dot_pairs<WORDS>(q + part * WORDS, in.pairs(first) + from, in.stride, all);
+                    else if constexpr (IN_TURNS)
+                        dot_in_turns<WORDS>(q + part * WORDS, h + from, l + from, in.stride, all);
 #pragma GCC unroll 8
                     for (int r = 0; r < R; r++) {
                         size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + from;
-                        Ints dots = PAIRED ? paired[r] : dot<WORDS>(q + part * WORDS, h + at, l + at);
+                        Ints dots = PAIRED || IN_TURNS ? all[r] : dot<WORDS>(q + part * WORDS, h + at, l + at);
                         sums.of[b][r] = G::add(sums.of[b][r], dots, scale, shift, in, place, part);
                     }
                 }
@@ -164,7 +187,7 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
     int blocks = (p.outputs + LANES - 1) / LANES;
     // Several blocks per item: taking an item costs more than computing a small block.
     int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
     // Each thread reads one run of quantized weights, which prefetching follows better than parts of several.
     if (grouped && count == 1) each = (blocks + 2 * pool.size - 1) / (2 * pool.size) * 2;
 #endif

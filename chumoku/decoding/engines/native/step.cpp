@@ -12,6 +12,7 @@
 #include <exception>
 #include <vector>
 
+#include "argmax.h"
 #include "attention.h"
 #include "low_rank.h"
 #include "memory_wasm.h"
@@ -32,6 +33,9 @@ struct Worker {
     Inputs &in, &beside, &hidden;  // beside: the input of a feed-forward that is parallel to attention
     std::vector<float>&projected, &gates, &added;
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
+    SharedScores& shared_scores;
+    std::vector<Largest>& largest_logits;  // of each output, as many parts as there are threads
+    Inputs* normed;  // normalized x: `in`, or inputs of this thread alone, so that threads need not wait for one another
 
     // The rest of a sublayer, after its last product: add its normalized output to x, and normalize the sum.
     void finish(const Norms& norms, int r) {
@@ -61,6 +65,7 @@ struct Worker {
     }
     // Finish the previous sublayer, if any, and compute the inputs of the following.
     template <class... Each> void prepare(const Norms* previous, const Each&... inputs) {
+        if (normed != &in) return (form_input(inputs, 0), ...);
         pool.each(batch.count, [&](int r) {
             if (previous) finish(*previous, r);
             (form_input(inputs, r), ...);
@@ -73,49 +78,100 @@ struct Worker {
     }
 
     void rotate(float* head, int token, int base) {
-        int pairs = stack.rotated / 2;
+        int pairs = stack.rotated / 2, i = 0;
         const float* cos = batch.rotation + (size_t(base) * 2 * batch.positions + batch.position[token]) * pairs;
         const float* sin = cos + size_t(batch.positions) * pairs;
         int step = stack.half ? 1 : 2, apart = stack.half ? pairs : 1;
-        for (int i = 0; i < pairs; i++) {
+        for (; stack.half && i + LANES <= pairs; i += LANES) {
+            Floats a = load<Floats>(head + i), b = load<Floats>(head + pairs + i);
+            Floats c = load<Floats>(cos + i), s = load<Floats>(sin + i);
+            store(head + i, a * c - b * s);
+            store(head + pairs + i, a * s + b * c);
+        }
+        for (; i < pairs; i++) {
             float &a = head[i * step], &b = head[i * step + apart], rotated = a * cos[i] - b * sin[i];
             b = a * sin[i] + b * cos[i];
             a = rotated;
         }
     }
 
-    float* place(int layer, int which, int token) {
-        int row = batch.row[token], position = batch.position[token], wide = stack.kv_heads * stack.head_width;
+    // Store the keys or the values of a token.
+    void keep(int layer, int which, int token, const float* heads) {
+        int row = batch.row[token], position = batch.position[token], G = stack.kv_heads, width = stack.head_width;
         size_t slot = batch.origin[size_t(row) * batch.capacity + position], size = batch.sizes[layer];
-        return batch.store[layer] + ((which * size_t(batch.rows) + slot) * size + position % size) * wide;
+        for (int g = 0; g < G; g++) {
+            size_t place = ((which * size_t(batch.rows) + slot) * G + g) * size + position % size;
+            std::memcpy(batch.store[layer] + place * width, heads + g * width, width * sizeof(float));
+        }
     }
 
-    // attend(queries, g) for the tokens of every tile and every key head, of queries in rows of `wide` numbers; then the
-    // output product.
+    // The heads of key head g of a tile's tokens, with queries in rows of `wide` numbers.
+    std::vector<Query>& queries_of(int tile, int g, int wide) {
+        thread_local std::vector<Query> queries;
+        int width = stack.head_width, shared = stack.heads / stack.kv_heads;
+        queries.clear();
+        for (int r = tiles[tile]; r < tiles[tile + 1]; r++)
+            for (int h = g * shared; h < (g + 1) * shared; h++)
+                queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
+        return queries;
+    }
+
+    // attend(queries, g, use) calls `use` with the attention of every tile and key head g, of queries in rows of `wide`
+    // numbers; then the output product.
     template <class Attend> void attend_all(int wide, const Product& output, const Norms& norms, const Attend& attend) {
-        int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, size = shared * width;
+        int G = stack.kv_heads, size = stack.heads / G * stack.head_width, items = (int(tiles.size()) - 1) * G;
         bool parts = can_form_in_parts(output, size);
-        int last = int(tiles.size()) - 2;
-        pool.each((last + 1) * G, [&](int item) {
-            // The last tokens of a prompt attend to the most keys, so they come first.
-            int tile = last - item / G, g = item % G;
-            thread_local std::vector<Query> queries;
-            queries.clear();
-            for (int r = tiles[tile]; r < tiles[tile + 1]; r++)
-                for (int h = g * shared; h < (g + 1) * shared; h++)
-                    queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
-            attend(queries, g);
-            for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++) in.form_part(r, output, g * size, (g + 1) * size);
-        });
+        if (shared_scores.stride) attend_shared(wide, output, attend);
+        else
+            pool.each(items, [&](int item) {
+                // The last tokens of a prompt attend to the most keys, so they come first.
+                int tile = int(tiles.size()) - 2 - item / G, g = item % G;
+                attend(queries_of(tile, g, wide), g, [&](auto&& attention) { attention.run(); });
+                for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++)
+                    in.form_part(r, output, g * size, (g + 1) * size);
+            });
         if (!parts) form_all(output, in);
         multiply(pool, output, in, batch.count, output_of(norms));
+    }
+
+    // The same results by threads that share every key head: first parts of the positions, then groups of columns.
+    template <class Attend> void attend_shared(int wide, const Product& output, const Attend& attend) {
+        int G = stack.kv_heads, columns = stack.head_width / GROUP, count = int(tiles.size()) - 1;
+        auto scores_of = [&](int tile, int g) {
+            int first = tiles[tile] * stack.heads + (tiles[tile + 1] - tiles[tile]) * stack.heads / G * g;
+            return shared_scores.values.data() + first * size_t(shared_scores.stride);
+        };
+        pool.each(count * pool.size, [&](int item) {
+            int tile = item / pool.size;
+            for (int g = 0; g < G; g++)
+                attend(queries_of(tile, g, wide), g, [&](auto&& attention) {
+                    attention.scores = scores_of(tile, g);
+                    attention.score_part(item % pool.size, pool.size);
+                });
+        });
+        int all = count * G * columns;
+        pool.each(pool.size, [&](int item) {
+            for (int from = all * item / pool.size, end = all * (item + 1) / pool.size, to; from < end; from = to) {
+                int head = from / columns, tile = head / G, g = head % G;
+                to = std::min(end, (head + 1) * columns);
+                int first = (from - head * columns) * GROUP, last = (to - head * columns) * GROUP;
+                attend(queries_of(tile, g, wide), g, [&](auto&& attention) {
+                    attention.scores = scores_of(tile, g);
+                    attention.mix_shared(first, last);
+                    for (const Query& query : attention.queries) {
+                        int place = query.head * stack.head_width;
+                        in.form_part(query.token, output, place + first, place + last);
+                    }
+                });
+            }
+        });
     }
 
     void self_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, wide = (stack.heads + 2 * G) * width;
-        multiply_all(l.attention, in, {projected.data(), wide, false});
-        adapt(layer, &LayerAdapter::attention, in, {projected.data(), wide, false});
+        multiply_all(l.attention, *normed, {projected.data(), wide, false});
+        adapt(layer, &LayerAdapter::attention, *normed, {projected.data(), wide, false});
         pool.each(batch.count, [&](int r) {
             float* query = projected.data() + size_t(r) * wide;
             float* key = query + stack.heads * width;
@@ -123,14 +179,14 @@ struct Worker {
             normalize_heads(l.key_norm, G, key);
             if (l.base >= 0)
                 for (int h = 0; h < stack.heads + G; h++) rotate(query + h * width, r, l.base);
-            std::memcpy(place(layer, 0, r), key, G * width * sizeof(float));
-            std::memcpy(place(layer, 1, r), key + G * width, G * width * sizeof(float));
+            keep(layer, 0, r, key);
+            keep(layer, 1, r, key + G * width);
         });
         int size = batch.sizes[layer];
         size_t one = size_t(batch.rows) * size * G * width;
         const float* keys = batch.store[layer];
         Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip};
-        attend_all(wide, l.output, l.attention_norms, [&](std::vector<Query>& queries, int g) {
+        attend_all(wide, l.output, l.attention_norms, [&](std::vector<Query>& queries, int g, auto use) {
             for (Query& query : queries) {
                 query.position = batch.position[query.token];
                 query.first = std::max(0, query.position - l.window + 1);
@@ -141,9 +197,9 @@ struct Worker {
             const int32_t* origin = batch.origin + size_t(batch.row[queries[0].token]) * batch.capacity;
             auto at = [&](int t) {
                 int place = t < size ? t : t % size;
-                return keys + ((size_t(origin[t]) * size + place) * G + g) * width;
+                return keys + ((size_t(origin[t]) * G + g) * size + place) * width;
             };
-            Attention{queries, width, at, one, scoring}.run();
+            use(Attention{queries, width, at, one, scoring});
         });
         adapt(layer, &LayerAdapter::output, in, output_of(l.attention_norms));
     }
@@ -151,19 +207,19 @@ struct Worker {
     void cross_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, wide = stack.heads * width;
-        multiply(pool, l.cross_query, in, batch.count, {projected.data(), wide, false});
+        multiply(pool, l.cross_query, *normed, batch.count, {projected.data(), wide, false});
         if (l.cross_query_norm.kind)
             pool.each(batch.count, [&](int r) {
                 normalize_heads(l.cross_query_norm, stack.heads, projected.data() + size_t(r) * wide);
             });
         Scoring scoring{stack.scale, stack.score_cap};
-        attend_all(wide, l.cross_output, l.cross_norms, [&](std::vector<Query>& queries, int g) {
+        attend_all(wide, l.cross_output, l.cross_norms, [&](std::vector<Query>& queries, int g, auto use) {
             int row = batch.row[queries[0].token], length = batch.memory_length[row];
             for (Query& query : queries) query.end = length;
             size_t one = size_t(length) * G * width;
             const float* keys = batch.memory[row] + size_t(layer) * 2 * one;
             auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
-            Attention{queries, width, at, one, scoring}.run();
+            use(Attention{queries, width, at, one, scoring});
         });
     }
 
@@ -211,6 +267,7 @@ struct Worker {
     }
 
     void form_all(const Product& product, Inputs& inputs) {
+        if (normed != &in && &inputs == normed) return inputs.form(0, product);
         pool.each(batch.count, [&](int r) { inputs.form(r, product); });
     }
 
@@ -223,14 +280,28 @@ struct Worker {
         });
         int outputs = stack.logits.outputs;
         if (outputs) multiply(pool, stack.logits, in, batch.outputs, {batch.logits, outputs, false});
+        if (batch.most_likely) find_most_likely();
+    }
+
+    void find_most_likely() {
+        pool.each(batch.outputs * pool.size, [&](int item) {
+            int64_t part = item % pool.size, all = stack.logits.outputs;
+            int from = int(all * part / pool.size), to = int(all * (part + 1) / pool.size);
+            Largest found = find_largest(batch.logits + item / pool.size * all + from, to - from);
+            largest_logits[item] = {found.value, found.place + from};
+        });
+        pool.each(batch.outputs, [&](int r) {
+            batch.most_likely[r] = place_of_largest(&largest_logits[r * size_t(pool.size)], pool.size);
+        });
     }
 
     void step() {
         const Norms* previous = nullptr;
         for (int layer = 0; layer < stack.layers; layer++) {
             const Layer& l = stack.layer[layer];
-            Input attention{l.attention_norms.input, l.attention[0], in}, cross{l.cross_norms.input, l.cross_query, in};
-            Input feed{l.feed_norms.input, l.up[0], stack.parallel ? beside : in};
+            Input attention{l.attention_norms.input, l.attention[0], *normed};
+            Input cross{l.cross_norms.input, l.cross_query, *normed};
+            Input feed{l.feed_norms.input, l.up[0], stack.parallel ? beside : *normed};
             if (stack.parallel) prepare(previous, attention, feed);
             else prepare(previous, attention);
             self_attention(layer);
@@ -248,6 +319,14 @@ struct Worker {
         logits(*previous);
     }
 };
+
+// Whether the sublayers are only added to x, so that x needs no change before the next sublayer. All layers are alike.
+bool adds_only(const Layer& l) {
+    bool found = true;
+    for (const Norms* norms : {&l.attention_norms, &l.cross_norms, &l.feed_norms})
+        found = found && norms->output.kind == NONE && norms->sum.kind == NONE;
+    return found;
+}
 
 }  // namespace
 
@@ -268,11 +347,15 @@ int sizes(int which) {
 }
 
 // Returns 0, or 1 without doing anything if there is no memory for the working space; so does `product`.
-int step(void* threads, const Stack* stack, const Batch* batch) try {
+int step(void* threads, const Stack* stack, const Batch* given) try {
     ThreadPool& pool = *static_cast<ThreadPool*>(threads);
+    Batch copy = *given, *batch = &copy;
     // Working space is kept for the next step of the calling thread.
     thread_local Inputs in, beside, hidden;
     thread_local std::vector<float> projected, gates, added;
+    thread_local SharedScores shared_scores;
+    thread_local std::vector<float> embedded;
+    thread_local std::vector<Largest> largest_logits;
     int most = std::max(batch->count, batch->outputs);
     in.reserve(most, std::max(stack->width, stack->heads * stack->head_width));
     if (stack->parallel) beside.reserve(batch->count, stack->width);
@@ -281,11 +364,29 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
     projected.resize(size_t(batch->count) * (stack->heads + 2 * stack->kv_heads) * stack->head_width);
     // Whole vectors are read, so the last one may read past the end.
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
+    if (batch->table) {
+        embedded.resize(size_t(batch->count) * stack->width);
+        batch->x = embedded.data();
+        for (int i = 0; i < batch->count; i++)
+            std::copy_n(batch->table + size_t(batch->tokens[i]) * stack->width, stack->width, batch->x + size_t(i) * stack->width);
+    }
+    if (batch->most_likely) largest_logits.resize(size_t(batch->outputs) * pool.size);
     for (int i = 0; i < batch->count; i++)
         batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
     std::vector<int> tiles = make_tiles(*batch, stack->kv_heads, pool.size);
-    Worker worker{*stack, *batch, pool, in, beside, hidden, projected, gates, added, tiles};
-    pool.run([&] { worker.step(); });
+    shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size);
+    const Worker worker{*stack,    *batch, pool,  in,    beside,        hidden,
+                        projected, gates,  added, tiles, shared_scores, largest_logits, &in};
+    bool alone = batch->count == 1 && !stack->parallel && adds_only(stack->layer[0]);
+    pool.run([&] {
+        thread_local Inputs own;
+        Worker mine = worker;
+        if (alone) {
+            own.reserve(1, stack->width);
+            mine.normed = &own;
+        }
+        mine.step();
+    });
     return 0;
 } catch (const std::exception&) {
     return 1;
@@ -294,8 +395,10 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
 // A hash of the bytes: 8 interleaved sums, each multiplied by 31.
 static uint64_t fingerprint(const uint8_t* bytes, size_t size) {
     uint64_t sums[8] = {size}, found = 0;
-    for (; size >= sizeof sums; bytes += sizeof sums, size -= sizeof sums)
+    for (; size >= sizeof sums; bytes += sizeof sums, size -= sizeof sums) {
+        ahead(bytes, sizeof sums);
         for (int i = 0; i < 8; i++) sums[i] = (sums[i] << 5) - sums[i] + load<uint64_t>(bytes + 8 * i);
+    }
     for (uint64_t sum : sums) found = found * 31 + sum;
     for (; size; bytes++, size--) found = found * 31 + *bytes;
     return found;

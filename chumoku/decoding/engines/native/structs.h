@@ -53,7 +53,7 @@ struct Batch {
     const float* rotation;          // cos and sin for each rotary base [bases, 2, P, rotated/2]
     const float* bias;              // added to scores [H, 2 P]: of a key d positions after the query at P − 1 + d; or null
     float* x;                       // [count, D]: the embeddings; overwritten
-    float* const* store;            // of each layer, keys and values [2, R, size, G·K] in R slots
+    float* const* store;            // of each layer, keys and values [2, R, G, size, K] in R slots
     const int32_t* sizes;           // of each layer: position p of a slot is at p mod size
     int32_t rows, capacity;         // R, and C of the next table
     int32_t* origin;                // [R, C]: for each position of a row, the slot that holds it
@@ -63,6 +63,9 @@ struct Batch {
     const int32_t* output_tokens;   // and which
     float* logits;                  // [outputs, V], or [outputs, D]
     const LayerAdapter* const* adapters;  // the layers of each token's adapter, or null; null if no token has one
+    const int32_t* tokens;          // ids, and the table [V, D] whose rows are their embeddings;
+    const float* table;             // or null: then x has the embeddings
+    int64_t* most_likely;           // for each output, the token of the largest logit, −1 if it is not finite; or null
 };
 struct Source {  // rows of weights as stored, with strides in bytes from row to row and from group to group
     const uint8_t *q, *scale, *low;

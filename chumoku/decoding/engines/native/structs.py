@@ -61,7 +61,10 @@ class Batch(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("rows", "capacity")),
         *((name, ctypes.c_void_p) for name in ("origin", "memory", "memory_length")),
         ("outputs", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("output_tokens", "logits", "adapters")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("output_tokens", "logits", "adapters", "tokens", "table", "most_likely")
+        ),
     )
 
 

@@ -61,22 +61,26 @@ class ThreadPool {
         }
     }
     void barrier() {
-        unsigned turn = turns.load();
-        if (arrived.fetch_add(1) + 1 == size) {
-            arrived = 0;
-            next = 0;
-            turns.fetch_add(1);
+        unsigned turn = turns.load(std::memory_order_relaxed);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+            arrived.store(0, std::memory_order_relaxed);
+            next.store(0, std::memory_order_relaxed);
+            turns.store(turn + 1, std::memory_order_release);
             return;
         }
-        wait_until([&] { return turns != turn; });
+        wait_until([&] { return turns.load(std::memory_order_acquire) != turn; });
     }
     // Spinning is fastest while every thread has a core; after a while, yield.
     template <class Condition> void wait_until(const Condition& condition) {
         for (int spins = 0; !condition(); spins++)
             if (spins > 20000) std::this_thread::yield();
     }
-    std::atomic<unsigned> round{0}, turns{0};
-    std::atomic<int> arrived{0}, next{0}, finished{0};
+    // Each in its own cache line: threads that wait read one of them all the time, while others write the next.
+    alignas(64) std::atomic<unsigned> turns{0};
+    alignas(64) std::atomic<int> arrived{0};
+    alignas(64) std::atomic<int> next{0};
+    alignas(64) std::atomic<unsigned> round{0};
+    std::atomic<int> finished{0};
     std::atomic<bool> stopping{false};
     void (*call)(const void*) = nullptr;
     const void* argument = nullptr;

@@ -7,7 +7,7 @@ import { RequestError } from "../errors.js";
 import { startThreads } from "./threads.js";
 
 const TOO_LARGE = "There is not enough memory in this browser. Close other pages, or use fewer tokens or rows at once.";
-const SIZES = [20, 16, 48, 384, 104, 80]; // bytes of Product, Norm, Norms, Layer, Stack and Batch
+const SIZES = [20, 16, 48, 384, 104, 92]; // bytes of Product, Norm, Norms, Layer, Stack and Batch
 
 const PAGES = { initial: 16, maximum: 65535 }; // of shared memory, 64 KiB each
 

@@ -1,19 +1,18 @@
 // The rows of a session and the slots of its keys and values, as in native/engine.py: keys and values are never moved when
 // rows are reordered.
 //
-//   store    L × [2, R, C, G·K]    keys and values; R slots of C positions. New ones of a row go to its own slot
-//   origin   [R, C]                for each position of a row, the slot that holds it
+//   store    L × [2, R, G, C, K]    keys and values; R slots of C positions. New ones of a row go to its own slot
+//   origin   [R, C]                 for each position of a row, the slot that holds it
 //
 // Layers with an attention window keep all positions, unlike there.
 import { RequestError } from "../errors.js";
 
 export class Slots {
   constructor(library, config, rows, capacity) {
-    Object.assign(this, { library, rows, capacity });
-    this.wide = config.key_heads * config.key_width;
+    Object.assign(this, { library, rows, capacity, heads: config.key_heads, width: config.key_width });
     this.layers = config.decoder_depth;
     this.clear(rows);
-    this.size = 2 * rows * capacity * this.wide; // numbers of a layer
+    this.size = 2 * rows * capacity * this.heads * this.width; // numbers of a layer
     this.memory = [library.allocate(4 * this.layers * this.size), library.allocate(4 * rows * capacity)];
     this.origin = this.memory[1];
     this.store = library.copyIntegers(Array.from({ length: this.layers }, (_, layer) => this.layer(layer)));
@@ -100,17 +99,19 @@ export class Slots {
 
   /** Copy all cached positions of each row into its own slot. */
   copyToOwnSlots() {
-    const { wide, capacity, rows, live } = this;
+    const { heads, width, capacity, rows, live } = this;
     const origins = this.lengths.map((length, row) => this.originOf(row).slice(0, length));
-    const half = rows * capacity * wide;
+    const half = rows * heads * capacity * width;
     for (let layer = 0; layer < this.layers; layer++) {
       const store = this.library.floats(this.layer(layer), this.size);
       for (const part of [store.subarray(0, half), store.subarray(half)]) {
         const before = part.slice();
         for (let row = 0; row < live; row++) {
           for (const [position, slot] of origins[row].entries()) {
-            const from = (slot * capacity + position) * wide;
-            part.set(before.subarray(from, from + wide), (this.own[row] * capacity + position) * wide);
+            for (let head = 0; head < heads; head++) {
+              const from = ((slot * heads + head) * capacity + position) * width;
+              part.set(before.subarray(from, from + width), ((this.own[row] * heads + head) * capacity + position) * width);
+            }
           }
         }
       }

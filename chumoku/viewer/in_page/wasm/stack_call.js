@@ -3,7 +3,7 @@ import { NO_TAPE } from "../nn/tap.js";
 import { packStack } from "./stack.js";
 import { PositionTables } from "./tables.js";
 
-const FIELDS = 20; // of Batch in native/structs.h
+const FIELDS = 23; // of Batch in native/structs.h
 
 export class StackCall {
   /** stack: of the model in JavaScript. */
@@ -50,7 +50,7 @@ export class StackCall {
     library.integers(numbers, FIELDS + 4 * count + wanted.length).set([
       ...[count, list(0), list(1), list(2), list(3), tables.positions, tables.rotation, tables.bias, x],
       ...[cache.store, cache.sizes, cache.rows, cache.capacity, cache.origin, cache.memory, cache.memoryLength],
-      ...[wanted.length, list(4), outputs, 0],
+      ...[wanted.length, list(4), outputs, 0, 0, 0, 0],
       ...[row, position, visible, slot, wanted].flat(),
     ]);
     library.call("step", this.structure, numbers);
