@@ -43,7 +43,7 @@ struct Barrier {
 
 struct Warp {
     Meeting meeting;
-    u32 values[2][32][6];
+    u32 values[2][32];
 };
 
 struct Block {
@@ -83,22 +83,16 @@ static void synchronize(int threads) { meet(current->block->computing, threads);
 static void __syncwarp() { meet(warp().meeting, 32); }
 [[noreturn]] static void __trap() { abort(); }
 
-// What the lanes of a warp give, one after the other; valid until the exchange after the next.
-static u32 (*exchange(const u32 *given, int count))[6] {
-    u32(*values)[6] = warp().values[current->exchanges++ % 2];
-    memcpy(values[current->number % 32], given, 4 * count);
-    __syncwarp();
-    return values;
-}
-
 template <class T> static T from_lane(T x, u32 lane) {
-    u32 bits;
-    memcpy(&bits, &x, 4);
-    T y;
-    memcpy(&y, exchange(&bits, 1)[lane], 4);
-    return y;
+    u32 *values = warp().values[current->exchanges++ % 2];  // valid until the exchange after the next
+    memcpy(values + current->number % 32, &x, 4);
+    __syncwarp();
+    memcpy(&x, values + lane, 4);
+    return x;
 }
-template <class T> static T __shfl_xor_sync(u32, T x, int distance) { return from_lane(x, current->number % 32 ^ distance); }
+template <class T> static T __shfl_xor_sync(u32, T x, int distance) {
+    return from_lane(x, current->number % 32 ^ distance);
+}
 template <class T> static T __shfl_sync(u32, T x, int lane) { return from_lane(x, lane); }
 template <class T> static T __shfl_down_sync(u32, T x, int distance) {
     u32 lane = current->number % 32 + distance;
@@ -150,24 +144,9 @@ static ulonglong2 load_words(const u64 *at) { yield(); return {at[0], at[1]}; }
 static u64 load_word(const u64 *at) { yield(); return *at; }
 static void send_word(u64 *at, u32 tag, u32 content) { *at = u64(tag) << 32 | content; }
 
-// c += a b: `element` reads element i of a register. A lane has rows lane / 4 and lane / 4 + 8 of a, column lane / 4 of b.
-template <class T, class F>
-static void multiply_tiles(T (&c)[4], const u32 (&given)[6], int per_word, F element) {
-    u32(*values)[6] = exchange(given, 6);
-    int lane = current->number % 32;
-    for (int n = 0; n < 4; ++n) {
-        int row = lane / 4, column = lane % 4 * 2 + n % 2;
-        for (int i = 0; i < 4; ++i)
-            for (int k = 0; k < per_word; ++k)
-                for (int half = 0; half < 2; ++half)
-                    c[n] += element(values[4 * row + i][n / 2 + 2 * half], k) * element(values[4 * column + i][4 + half], k);
-    }
-}
-static void multiply_bytes(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 4, [](u32 word, int k) { return int(int8_t(word >> 8 * k)); });
-}
-static void multiply_floats(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 2, [](u32 word, int k) { return widen(word >> 16 * k); });
+static int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c += int8_t(a >> i) * int8_t(b >> i);
+    return c;
 }
 
 static void __syncthreads();

@@ -1,37 +1,29 @@
 // One decoding step of one row: all layers and the logits in one kernel.
 //
-// The outputs of every matrix are divided among BLOCKS blocks, one on each multiprocessor. One warp of a block copies
+// The outputs of every matrix are divided among BLOCKS blocks, one on each multiprocessor. One thread of a block copies
 // the block's rows of all matrices, in the order of their use, to a ring of buffers in shared memory. It waits for
-// nothing but a free buffer, so the memory is never idle. The other warps wait for the inputs of a product, and multiply.
+// nothing but a free buffer. The other warps wait for the inputs of a product, and multiply.
 //
 // Blocks exchange vectors without a barrier: a word is two 16-bit numbers and a tag, the number of the layer since the
-// engine was opened. A warp reads the words of its inputs until all have the tag of this layer. A block sends its
-// outputs when all its warps have their inputs; so when a word is written again, all blocks have read it.
+// engine was opened. A block reads the words of its inputs until all have the tag of this layer. Every vector needs all
+// words of the one before, so when a word is written again, all blocks have read it.
 //
 //     project    q, k, v = W norm(x) + b
-//     attend     softmax(q Kᵀ) V, for each head in PARTS parts of a long past
+//     attend     softmax(q Kᵀ) V, for each head; a long past in PARTS parts
 //     output     x ← x + W Σ exp(l_i) o_i / Σ exp(l_i) + b        from the parts, with logarithms l of their sums
 //     up         h = f(W norm(x) + b), or with a gate f(W norm(x) + b) ⊙ (W' norm(x) + b')
 //     down       x ← x + W h + b
 //
-// A product multiplies tiles of 16 rows by matrix instructions, each warp for a slice of the inputs. Those multiply
-// eight columns; an input has two, because it is the sum of two numbers:
-//
-//     floats       x = high + low, both 16-bit floats             columns 0 and 1
-//     int8, int4   p = 256 high + low, both signed bytes          columns 2j and 2j + 1 of group j, because each of
-//                                                                 the four groups in a slice has its own scale
-//
 // Quantized weights and the rounding of inputs are defined in nn/quantized.py. Sizes are defined by the caller.
 
 constexpr int THREADS = 32 * WARPS;              // that compute; one more warp copies
-constexpr int FLOATS = 16, INT8 = 8, INT4 = 4;   // kinds of weights, by their bits
-constexpr int GROUP = 32, TILE = 16;             // inputs of a group, and rows of a tile
-constexpr int SUM_STRIDE = WARPS + 4;            // sums of an output, one of each warp, and space against conflicts
+constexpr int FLOATS = 16, INT4 = 4;             // kinds of weights, by their bits; the third is int8
+constexpr int GROUP = 32, GROUP_WORDS = 20;      // inputs of a group, and its words in shared memory
 constexpr float LEVELS = 32512.0f, TINY = 1e-30f;
 constexpr float LOWEST = -1e30f;                 // below all scores
 
 struct Matrix {
-    const char *codes, *scales;  // scales of int8, pairs s and m of int4, and 16 bytes after each row
+    const char *codes, *scale, *low;
     const float *bias;
 };
 
@@ -64,21 +56,22 @@ __device__ constexpr int largest(int a, int b) { return a > b ? a : b; }
 template <int BITS, int INPUTS_, int OUTPUTS_, int HALVES_>
 struct Shape {
     static constexpr int KIND = BITS, INPUTS = INPUTS_, OUTPUTS = OUTPUTS_;
-    static constexpr int HALVES = HALVES_, ROWS = TILE / HALVES;                   // of a tile: with a gate two halves
+    static constexpr int HALVES = HALVES_;                                        // with a gate two, else one
+    static constexpr int CODES = INPUTS * BITS / 8;                               // bytes of a row
+    static constexpr int SCALES = BITS == FLOATS ? 0 : INPUTS / 16, LOWS = BITS == INT4 ? INPUTS / 16 : 0;
+    static constexpr int ROW = CODES + SCALES + LOWS;
     static constexpr int PAIRS = (OUTPUTS + 1) / 2, MOST = 2 * ((PAIRS + BLOCKS - 1) / BLOCKS);  // outputs of a block
-    static constexpr int SLICE = BITS == FLOATS ? 64 : 128, PART = WARPS * SLICE;  // inputs of a warp, and of all
-    static constexpr int PARTS_OF_ROW = (INPUTS + PART - 1) / PART;
-    static constexpr int FOURS = (PARTS_OF_ROW * SLICE + 127) / 128;               // fours of inputs of one thread
-    // Bytes of a row's part in a buffer. Rows of one part are copied together. Between rows of several parts, and
-    // between rows of scales, is space, so that the lanes of a warp read other banks.
-    static constexpr int CODES = (INPUTS < PART ? INPUTS : PART) * BITS / 8;
-    static constexpr int SPACE = PARTS_OF_ROW == 1 ? 0 : BITS == INT8 ? 16 : 64, CODE_STRIDE = CODES + SPACE;
-    static constexpr int SCALE_BYTES = BITS == FLOATS ? 0 : BITS == INT8 ? 2 : 4;  // of a group
-    static constexpr int SCALE_ROW = SCALE_BYTES * (INPUTS / GROUP) + 16;          // as stored
-    static constexpr int SCALE_STRIDE = SCALE_BYTES * ((INPUTS < PART ? INPUTS : PART) / GROUP) + 16;
-    static constexpr int SCALE_AT = TILE * CODE_STRIDE;
-    static constexpr int BYTES = SCALE_AT + (BITS == FLOATS ? 0 : TILE * SCALE_STRIDE);
-    static_assert(BYTES <= STAGE && INPUTS % 64 == 0);
+    static constexpr int SHARED = (INPUTS + 1023) / 1024;                         // warps that share a row
+    static constexpr int SLOTS = WARPS / SHARED;                                  // rows, or sets of them, at once
+    static constexpr int LANES = BITS == FLOATS ? 32 : 16;                        // of a warp for one row
+    static constexpr int TOGETHER = 32 / LANES, AT_ONCE = SLOTS * TOGETHER;       // rows of a warp, and of all
+    static constexpr int FIT = STAGE / (HALVES * ROW), GOOD = largest(1, AT_ONCE / HALVES);
+    static constexpr int ROWS = FIT < GOOD ? FIT : GOOD;                          // outputs of a tile, in each half
+    static constexpr int TURNS = (HALVES * ROWS + AT_ONCE - 1) / AT_ONCE;
+    static constexpr int SCALE_AT = HALVES * ROWS * CODES, LOW_AT = SCALE_AT + HALVES * ROWS * SCALES;
+    static constexpr int GROUPS = INPUTS / GROUP, EACH = 32 / LANES;              // groups of one lane
+    static constexpr int QUADS = (INPUTS / 4 + THREADS - 1) / THREADS;            // fours of inputs of one thread
+    static_assert(FIT > 0 && SLOTS > 0);
 
     static __device__ int first() { return 2 * int(i64(PAIRS) * blockIdx.x / BLOCKS); }
     static __device__ int count() {
@@ -98,16 +91,16 @@ using Logits = Shape<LOGITS_BITS, WIDTH, VOCABULARY, 1>;
 constexpr int AT_PARTS = PROJECTED / 2, AT_LOGS = AT_PARTS + HEADS * PARTS * HEAD / 2;
 constexpr int AT_MIDDLE = AT_LOGS + HEADS * PARTS, AT_HIDDEN = AT_MIDDLE + WIDTH / 2, AT_X = AT_HIDDEN + HIDDEN / 2;
 
-constexpr int CHUNK = 64;  // logits that a block computes before it stores them
-constexpr int SUMS = largest(largest(Projection::MOST, CHUNK), largest(Output::MOST, Up::HALVES * Up::MOST));
-constexpr int INPUT_WORDS = LAYER_BITS == FLOATS || LOGITS_BITS == FLOATS ? 64 : 32;  // of 128 inputs
-constexpr int MOST_FOURS = largest(largest(Projection::FOURS, Output::FOURS), largest(Down::FOURS, Logits::FOURS));
+
+template <class S> __device__ constexpr int sums_of() { return S::HALVES * S::MOST * S::SHARED; }
+constexpr int SUMS = largest(largest(sums_of<Projection>(), sums_of<Output>()),
+                             largest(largest(sums_of<Up>(), sums_of<Down>()), sums_of<Logits>()));
+constexpr int INPUT_BYTES = 4 * largest(HIDDEN, largest(WIDTH, HEADS * HEAD));
 
 struct Shared {
     char stages[STAGES][STAGE];
-    alignas(16) u32 inputs[WARPS][MOST_FOURS][2][INPUT_WORDS];  // higher and lower numbers of the inputs of a warp
-    alignas(16) float2 scales[WARPS][MOST_FOURS][4];   // t, and the sum of the inputs, of each group
-    alignas(16) float sums[2][SUMS * SUM_STRIDE];
+    alignas(16) char inputs[INPUT_BYTES];  // floats, or groups of GROUP_WORDS words
+    alignas(16) float sums[SUMS];
     alignas(16) float reduced[2][WARPS];
     alignas(16) float query[HEAD], key[HEAD], value[HEAD];
     alignas(16) float found[WARPS][HEAD];
@@ -141,7 +134,8 @@ __device__ ulonglong2 await_words(const u64 *at, u32 tag, ulonglong2 two) {
     return two;
 }
 
-__device__ u32 await_word(const u64 *at, u32 tag, u64 word) {
+__device__ u32 await_word(const u64 *at, u32 tag) {
+    u64 word = load_word(at);
     for (int spins = 0; u32(word >> 32) != tag; ++spins) {
         if (spins > MOST_SPINS) __trap();
         word = load_word(at);
@@ -151,39 +145,26 @@ __device__ u32 await_word(const u64 *at, u32 tag, u64 word) {
 
 // ---- copying weights
 
-// Copy rows of a tile, from row `first` of the matrix to row `place` of the tile: whole rows, or a part of one row.
-template <class S>
-__device__ void copy_rows(const Matrix &matrix, char *stage, int place, i64 first, int rows, int start, int inputs,
-                          u64 *full, u64 policy) {
-    copy(stage + place * S::CODE_STRIDE, matrix.codes + (first * S::INPUTS + start) * S::KIND / 8,
-         rows * inputs * S::KIND / 8, full, policy);
-    if (S::KIND == FLOATS) return;
-    copy(stage + S::SCALE_AT + place * S::SCALE_STRIDE,
-         matrix.scales + first * S::SCALE_ROW + start / GROUP * S::SCALE_BYTES,
-         S::PARTS_OF_ROW == 1 ? rows * S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES, full, policy);
-}
-
-// Copy the tiles of a matrix, in parts. A lane copies a half of a tile, or if a row has several parts, one row.
 template <class S>
 __device__ void copy_matrix(const Matrix &matrix, Ring &ring, u64 policy) {
-    constexpr bool WHOLE = S::PARTS_OF_ROW == 1;
-    int lane = threadIdx.x % 32, first = S::first(), count = S::count();
+    int first = S::first(), count = S::count();
     for (int done = 0; done < count; done += S::ROWS) {
-        int rows = count - done < S::ROWS ? count - done : S::ROWS;
-        for (int start = 0; start < S::INPUTS; start += S::PART) {
-            int inputs = S::INPUTS - start < S::PART ? S::INPUTS - start : S::PART;
-            int row_bytes = inputs * S::KIND / 8 + (WHOLE && S::SCALE_BYTES ? S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES);
-            wait(&shared().empty[ring.stage], ring.turn ^ 1);
-            u64 *full = &shared().full[ring.stage];
-            char *stage = shared().stages[ring.stage];
-            if (lane == 0) expect_bytes(full, S::HALVES * rows * row_bytes);
-            __syncwarp();
-            int half = WHOLE ? lane : lane / S::ROWS, row = WHOLE ? 0 : lane % S::ROWS;
-            if (half < S::HALVES && row < rows)
-                copy_rows<S>(matrix, stage, half * S::ROWS + row, first + done + row + i64(half) * S::OUTPUTS,
-                             WHOLE ? rows : 1, start, inputs, full, policy);
-            ring.advance();
+        u32 rows = count - done < S::ROWS ? count - done : S::ROWS;
+        wait(&shared().empty[ring.stage], ring.turn ^ 1);
+        u64 *full = &shared().full[ring.stage];
+        char *stage = shared().stages[ring.stage];
+        expect_bytes(full, S::HALVES * rows * S::ROW);
+        for (int half = 0; half < S::HALVES; ++half) {
+            i64 row = first + done + i64(half) * S::OUTPUTS;
+            int place = half * S::ROWS;
+            copy(stage + place * S::CODES, matrix.codes + row * S::CODES, rows * S::CODES, full, policy);
+            if (S::SCALES)
+                copy(stage + S::SCALE_AT + place * S::SCALES, matrix.scale + row * S::SCALES, rows * S::SCALES, full,
+                     policy);
+            if (S::LOWS)
+                copy(stage + S::LOW_AT + place * S::LOWS, matrix.low + row * S::LOWS, rows * S::LOWS, full, policy);
         }
+        ring.advance();
     }
 }
 
@@ -207,18 +188,17 @@ __device__ void store_sum(float x, float *reduced) {
     if (threadIdx.x % 32 == 0) reduced[threadIdx.x / 32] = x;
 }
 
-// The sum of one number of each warp.
-__device__ float sum_of_warps(const float *numbers) {
+__device__ float sum_of_warps(const float *reduced) {
     float sum = 0.0f;
 #pragma unroll
     for (int warp = 0; warp < WARPS; warp += 4) {
-        float4 four = *reinterpret_cast<const float4 *>(numbers + warp);
-        sum += (four.x + four.y) + (four.z + four.w);
+        float4 four = *reinterpret_cast<const float4 *>(reduced + warp);
+        sum += four.x + four.y + four.z + four.w;
     }
     return sum;
 }
 
-// The sum over all threads; `turn` is the other of two buffers each time.
+// The sum over all threads, in the same order in each; `turn` is the other of two buffers each time.
 __device__ float sum_of_all(float x, int &turn) {
     float *reduced = shared().reduced[turn ^= 1];
     store_sum(x, reduced);
@@ -226,12 +206,9 @@ __device__ float sum_of_all(float x, int &turn) {
     return sum_of_warps(reduced);
 }
 
-// The index of the first of the inputs in number i of this thread's fours; INPUTS if there is none.
 template <class S>
-__device__ int four_at(int i) {
-    int warp = threadIdx.x / 32, at = 128 * i + 4 * (threadIdx.x % 32), part = at / S::SLICE;
-    int k = part * S::PART + warp * S::SLICE + at % S::SLICE;
-    return part < S::PARTS_OF_ROW && k < S::INPUTS ? k : S::INPUTS;
+__device__ bool has_quad(int i) {
+    return S::INPUTS / 4 % THREADS == 0 || int(threadIdx.x) + THREADS * i < S::INPUTS / 4;
 }
 
 __device__ void widen_four(uint2 bits, float (&v)[4]) {
@@ -239,38 +216,33 @@ __device__ void widen_four(uint2 bits, float (&v)[4]) {
 }
 
 template <class S>
-__device__ void load_vector(const u16 *x, float (&v)[S::FOURS][4]) {
+__device__ void load_vector(const u16 *x, float (&v)[S::QUADS][4]) {
 #pragma unroll
-    for (int i = 0; i < S::FOURS; ++i) {
-        int k = four_at<S>(i);
-        widen_four(k < S::INPUTS ? *reinterpret_cast<const uint2 *>(x + k) : uint2{0, 0}, v[i]);
-    }
+    for (int i = 0; i < S::QUADS; ++i)
+        widen_four(has_quad<S>(i) ? reinterpret_cast<const uint2 *>(x)[threadIdx.x + THREADS * i] : uint2{0, 0}, v[i]);
 }
 
 template <class S>
-__device__ void await_vector(const u64 *words, u32 tag, float (&v)[S::FOURS][4]) {
-    ulonglong2 two[S::FOURS];
+__device__ void await_vector(const u64 *words, u32 tag, float (&v)[S::QUADS][4]) {
+    ulonglong2 two[S::QUADS];
 #pragma unroll
-    for (int i = 0; i < S::FOURS; ++i) {
-        int k = four_at<S>(i);
-        two[i] = k < S::INPUTS ? load_words(words + k / 2) : ulonglong2{0, 0};
-    }
+    for (int i = 0; i < S::QUADS; ++i)
+        two[i] = has_quad<S>(i) ? load_words(words + 2 * (threadIdx.x + THREADS * i)) : ulonglong2{0, 0};
 #pragma unroll
-    for (int i = 0; i < S::FOURS; ++i) {
-        int k = four_at<S>(i);
-        if (k < S::INPUTS) two[i] = await_words(words + k / 2, tag, two[i]);
+    for (int i = 0; i < S::QUADS; ++i) {
+        if (has_quad<S>(i)) two[i] = await_words(words + 2 * (threadIdx.x + THREADS * i), tag, two[i]);
         widen_four({u32(two[i].x), u32(two[i].y)}, v[i]);
     }
     __syncwarp();
 }
 
 // The output of attention, from its parts.
-__device__ void await_heads(const u64 *words, u32 tag, int parts, float (&v)[Output::FOURS][4]) {
+__device__ void await_heads(const u64 *words, u32 tag, int parts, float (&v)[Output::QUADS][4]) {
 #pragma unroll
-    for (int i = 0; i < Output::FOURS; ++i) {
+    for (int i = 0; i < Output::QUADS; ++i) {
         v[i][0] = v[i][1] = v[i][2] = v[i][3] = 0.0f;
-        int k = four_at<Output>(i), head = k / HEAD;
-        if (k == Output::INPUTS) continue;
+        if (!has_quad<Output>(i)) continue;
+        int k = 4 * (threadIdx.x + THREADS * i), head = k / HEAD;
         const u64 *from = words + AT_PARTS + head * PARTS * (HEAD / 2) + k % HEAD / 2;
         const u64 *logs = words + AT_LOGS + head * PARTS;
         if (parts == 1) {
@@ -305,196 +277,228 @@ __device__ void await_heads(const u64 *words, u32 tag, int parts, float (&v)[Out
 
 template <class S>
 struct NormWeights {
-    float4 gamma[S::FOURS], beta[S::FOURS];
+    float4 gamma[S::QUADS], beta[S::QUADS];
 
     __device__ explicit NormWeights(const Norm &norm) {
 #pragma unroll
-        for (int i = 0; i < S::FOURS; ++i) {
-            int k = four_at<S>(i);
-            gamma[i] = k < S::INPUTS ? *reinterpret_cast<const float4 *>(norm.gamma + k) : float4{0, 0, 0, 0};
-            beta[i] = {0, 0, 0, 0};
-            if (LAYER_NORM && k < S::INPUTS) beta[i] = *reinterpret_cast<const float4 *>(norm.beta + k);
+        for (int i = 0; i < S::QUADS; ++i) {
+            gamma[i] = beta[i] = {0, 0, 0, 0};
+            if (!has_quad<S>(i)) continue;
+            gamma[i] = reinterpret_cast<const float4 *>(norm.gamma)[threadIdx.x + THREADS * i];
+            if (LAYER_NORM) beta[i] = reinterpret_cast<const float4 *>(norm.beta)[threadIdx.x + THREADS * i];
         }
     }
 
     // γ (x − μ) / √(σ² + ε) + β. Of RMSNorm only γ x, and the warps' sums of squares, from which `factor` is computed.
-    __device__ void apply(float (&v)[S::FOURS][4], float epsilon, int &turn) const {
+    __device__ void apply(float (&v)[S::QUADS][4], float epsilon, int &turn) const {
         float factor = 1.0f, sum = 0.0f;
         if (LAYER_NORM) {
 #pragma unroll
-            for (int i = 0; i < S::FOURS; ++i) sum += v[i][0] + v[i][1] + v[i][2] + v[i][3];
+            for (int i = 0; i < S::QUADS; ++i) sum += v[i][0] + v[i][1] + v[i][2] + v[i][3];
             float mean = sum_of_all(sum, turn) / S::INPUTS;
             sum = 0.0f;
 #pragma unroll
-            for (int i = 0; i < S::FOURS; ++i)
-                for (int j = 0; j < 4; ++j) v[i][j] = four_at<S>(i) < S::INPUTS ? v[i][j] - mean : 0.0f;
+            for (int i = 0; i < S::QUADS; ++i)
+                for (int j = 0; j < 4; ++j) v[i][j] = has_quad<S>(i) ? v[i][j] - mean : 0.0f;
         }
 #pragma unroll
-        for (int i = 0; i < S::FOURS; ++i)
+        for (int i = 0; i < S::QUADS; ++i)
             for (int j = 0; j < 4; ++j) sum += v[i][j] * v[i][j];
-        if (EARLY_NORM) factor = rsqrtf(sum_of_all(sum, turn) / S::INPUTS + epsilon);
+        if (LAYER_NORM) factor = rsqrtf(sum_of_all(sum, turn) / S::INPUTS + epsilon);
         else store_sum(sum, shared().reduced[0]);
 #pragma unroll
-        for (int i = 0; i < S::FOURS; ++i) {
+        for (int i = 0; i < S::QUADS; ++i) {
             v[i][0] = v[i][0] * factor * gamma[i].x + beta[i].x, v[i][1] = v[i][1] * factor * gamma[i].y + beta[i].y;
             v[i][2] = v[i][2] * factor * gamma[i].z + beta[i].z, v[i][3] = v[i][3] * factor * gamma[i].w + beta[i].w;
         }
     }
 
     static __device__ float factor(float epsilon) {
-        return EARLY_NORM ? 1.0f : rsqrtf(sum_of_warps(shared().reduced[0]) / S::INPUTS + epsilon);
+        return LAYER_NORM ? 1.0f : rsqrtf(sum_of_warps(shared().reduced[0]) / S::INPUTS + epsilon);
     }
 };
 
-// Store four inputs, which the warp exchanges, as two columns each.
-__device__ void store_floats(const float (&v)[4], int i) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    u32 high[2] = {narrow(v[0], v[1]), narrow(v[2], v[3])};
-    u32 *upper = shared().inputs[warp][i][0] + 2 * lane, *lower = shared().inputs[warp][i][1] + 2 * lane;
-    upper[0] = high[0], upper[1] = high[1];
-    lower[0] = narrow(v[0] - widen(high[0]), v[1] - widen_upper(high[0]));
-    lower[1] = narrow(v[2] - widen(high[1]), v[3] - widen_upper(high[1]));
-}
-
-__device__ void store_bytes(const float (&v)[4], int i) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float top = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
-    for (int distance = 4; distance; distance /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, distance));
-    float factor = top > TINY ? __fdividef(LEVELS, top) : 0.0f, t = top * (1.0f / LEVELS);
-    int p[4], sum = 0;
+// Store the inputs of a product: floats, or the bytes of p = 256 h + l of each group, t, and the sum of its inputs.
+template <class S>
+__device__ void store_inputs(const float (&v)[S::QUADS][4]) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) sum += p[j] = __float2int_rn(v[j] * factor);
-    // p = 256 h + l with signed bytes: l is the lower byte, and h the one above it in p + 128.
-    u32 low = __byte_perm(__byte_perm(p[0], p[1], 0x0040), __byte_perm(p[2], p[3], 0x0040), 0x5410);
-    u32 high = __byte_perm(__byte_perm(p[0] + 128, p[1] + 128, 0x0051),
-                           __byte_perm(p[2] + 128, p[3] + 128, 0x0051), 0x5410);
-    for (int distance = 4; distance; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    shared().inputs[warp][i][0][lane] = high, shared().inputs[warp][i][1][lane] = low;
-    if (lane % 8 == 0) shared().scales[warp][i][lane / 8] = {t, float(sum) * t};
+    for (int i = 0; i < S::QUADS; ++i) {
+        int quad = threadIdx.x + THREADS * i;
+        if (S::KIND == FLOATS) {
+            if (has_quad<S>(i))
+                reinterpret_cast<float4 *>(shared().inputs)[quad] = {v[i][0], v[i][1], v[i][2], v[i][3]};
+            continue;
+        }
+        float top = fmaxf(fmaxf(fabsf(v[i][0]), fabsf(v[i][1])), fmaxf(fabsf(v[i][2]), fabsf(v[i][3])));
+        for (int distance = 4; distance; distance /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, distance));
+        float factor = top > TINY ? __fdividef(LEVELS, top) : 0.0f;
+        int p[4], sum = 0;
+        for (int j = 0; j < 4; ++j) sum += p[j] = __float2int_rn(v[i][j] * factor);
+        // p = 256 h + l with signed bytes: l is the lower byte, and h the one above it in p + 128.
+        u32 low = __byte_perm(__byte_perm(p[0], p[1], 0x0040), __byte_perm(p[2], p[3], 0x0040), 0x5410);
+        u32 high = __byte_perm(__byte_perm(p[0] + 128, p[1] + 128, 0x0051),
+                               __byte_perm(p[2] + 128, p[3] + 128, 0x0051), 0x5410);
+        if (S::KIND == INT4)
+            for (int distance = 4; distance; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+        if (!has_quad<S>(i)) continue;
+        u32 *group = reinterpret_cast<u32 *>(shared().inputs) + quad / 8 * GROUP_WORDS;
+        group[quad % 8] = high, group[8 + quad % 8] = low;
+        if (quad % 8 == 0) {
+            float t = top * (1.0f / LEVELS);
+            *reinterpret_cast<float2 *>(group + 16) = {t, float(sum) * t};
+        }
+    }
+    synchronize(THREADS);
 }
 
 // ---- products
 
-// The columns of this warp's slice of one part, in the layout of the matrix instructions: lane 4 n + i has inputs of
-// column n. `add` adds the products with rows lane / 4 and lane / 4 + 8 of a tile, of which each lane gets a part.
+// The inputs that a lane multiplies with the weights of each row, in registers.
 template <class S, int BITS = S::KIND>
-struct Columns {
-    uint4 front, back;
-    float2 scale;  // t, and the sum of the inputs, of group lane % 4
-
-    __device__ void load(int part) {
-        int warp = threadIdx.x / 32, column = threadIdx.x % 32 / 4, group = threadIdx.x % 4;
-        const uint4 *words = reinterpret_cast<const uint4 *>(shared().inputs[warp][part][column % 2] + 8 * group);
-        bool own = column / 2 == group;
-        front = own ? words[0] : uint4{0, 0, 0, 0}, back = own ? words[1] : uint4{0, 0, 0, 0};
-        scale = shared().scales[warp][part][group];
-    }
-
-    __device__ void add(const char *stage, float &upper, float &lower) const {
-        int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, group = threadIdx.x % 4;
-        const char *at = stage + row * S::CODE_STRIDE + warp * (S::SLICE * BITS / 8) + group * (GROUP * BITS / 8);
-        const uint4 *a = reinterpret_cast<const uint4 *>(at), *b = reinterpret_cast<const uint4 *>(at + 8 * S::CODE_STRIDE);
-        int c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-        if (BITS == INT4) {
-            uint4 u = a[0], v = b[0];
-            multiply_nibbles(c, u.x, v.x, front.x, back.x), multiply_nibbles(d, u.y, v.y, front.y, back.y);
-            multiply_nibbles(c, u.z, v.z, front.z, back.z), multiply_nibbles(d, u.w, v.w, front.w, back.w);
-        } else {
-            uint4 u = a[0], v = b[0], u2 = a[1], v2 = b[1];
-            multiply_bytes(c, u.x, v.x, u2.x, v2.x, front.x, back.x), multiply_bytes(d, u.y, v.y, u2.y, v2.y, front.y, back.y);
-            multiply_bytes(c, u.z, v.z, u2.z, v2.z, front.z, back.z), multiply_bytes(d, u.w, v.w, u2.w, v2.w, front.w, back.w);
-        }
-        int place = row * S::SCALE_STRIDE + (4 * warp + group) * S::SCALE_BYTES;
-        upper += scaled(stage, place, 256 * (c[0] + d[0]) + c[1] + d[1]);
-        lower += scaled(stage, place + 8 * S::SCALE_STRIDE, 256 * (c[2] + d[2]) + c[3] + d[3]);
-    }
-
-    // A byte has the weights of input k of a group and, in its upper bits, of input k + 16.
-    __device__ static void multiply_nibbles(int (&c)[4], u32 u, u32 v, u32 front, u32 back) {
-        constexpr u32 LOWER = 0x0F0F0F0Fu;
-        multiply_bytes(c, u & LOWER, v & LOWER, u >> 4 & LOWER, v >> 4 & LOWER, front, back);
-    }
-
-    __device__ float scaled(const char *stage, int place, int sum) const {
-        const u16 *scales = reinterpret_cast<const u16 *>(stage + S::SCALE_AT + place);
-        if (BITS == INT8) return float(sum) * scale.x * half_to_float(*scales);
-        u32 both = *reinterpret_cast<const u32 *>(scales);
-        return float(sum) * scale.x * half_to_float(u16(both)) + half_to_float(u16(both >> 16)) * scale.y;
-    }
-};
-
-template <class S>
-struct Columns<S, FLOATS> {
-    uint4 words[2];  // of eight inputs in each half of the slice
-
-    __device__ void load(int part) {
-        int warp = threadIdx.x / 32, column = threadIdx.x % 32 / 4, eighth = threadIdx.x % 4;
-        const u32 *from = shared().inputs[warp][part / 2][column % 2] + part % 2 * 32 + 4 * eighth;
-        for (int half = 0; half < 2; ++half)
-            words[half] = column < 2 ? *reinterpret_cast<const uint4 *>(from + 16 * half) : uint4{0, 0, 0, 0};
-    }
-
-    __device__ void add(const char *stage, float &upper, float &lower) const {
-        int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4, eighth = threadIdx.x % 4;
-        const char *at = stage + row * S::CODE_STRIDE + warp * (S::SLICE * 2) + eighth * 16;
-        float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            uint4 u = *reinterpret_cast<const uint4 *>(at + 64 * half);
-            uint4 v = *reinterpret_cast<const uint4 *>(at + 64 * half + 8 * S::CODE_STRIDE);
-            multiply_floats(c, u.x, v.x, u.y, v.y, words[half].x, words[half].y);
-            multiply_floats(d, u.z, v.z, u.w, v.w, words[half].z, words[half].w);
-        }
-        upper += (c[0] + d[0]) + (c[1] + d[1]), lower += (c[2] + d[2]) + (c[3] + d[3]);
-    }
-};
-
-// The inputs of a product, in registers.
-template <class S>
 struct Inputs {
-    Columns<S> columns[S::PARTS_OF_ROW];
+    u32 high[S::EACH][8], low[S::EACH][8];
+    float t[S::EACH], total[S::EACH];
+    int group[S::EACH];
 
-    __device__ explicit Inputs(const float (&v)[S::FOURS][4]) {
-        __syncwarp();
+    __device__ explicit Inputs(int part, int lane) {
 #pragma unroll
-        for (int i = 0; i < S::FOURS; ++i) {
-            if (S::KIND == FLOATS) store_floats(v[i], i);
-            else store_bytes(v[i], i);
+        for (int j = 0; j < S::EACH; ++j) {
+            int g = 32 * part + lane + S::LANES * j;
+            group[j] = g < S::GROUPS ? g : S::GROUPS - 1;
+            const uint4 *words = reinterpret_cast<const uint4 *>(shared().inputs) + group[j] * (GROUP_WORDS / 4);
+            uint4 four[4] = {words[0], words[1], words[2], words[3]};
+            for (int w = 0; w < 2; ++w) {
+                high[j][4 * w] = four[w].x, high[j][4 * w + 1] = four[w].y;
+                high[j][4 * w + 2] = four[w].z, high[j][4 * w + 3] = four[w].w;
+                low[j][4 * w] = four[2 + w].x, low[j][4 * w + 1] = four[2 + w].y;
+                low[j][4 * w + 2] = four[2 + w].z, low[j][4 * w + 3] = four[2 + w].w;
+            }
+            float2 scales = *reinterpret_cast<const float2 *>(words + 4);
+            t[j] = g < S::GROUPS ? scales.x : 0.0f, total[j] = g < S::GROUPS ? scales.y : 0.0f;
         }
-        __syncwarp();
+    }
+
+    __device__ float dot(const char *stage, int row) const {
+        float y = 0.0f;
 #pragma unroll
-        for (int part = 0; part < S::PARTS_OF_ROW; ++part) columns[part].load(part);
+        for (int j = 0; j < S::EACH; ++j) {
+            int upper = 0, lower = 0;
+            const uint4 *codes = reinterpret_cast<const uint4 *>(stage + row * S::CODES) + group[j] * (BITS / 4);
+            if (BITS == INT4) {
+                uint4 c = *codes;
+                add<4>(c.x, j, 0, upper, lower), add<4>(c.y, j, 1, upper, lower);
+                add<4>(c.z, j, 2, upper, lower), add<4>(c.w, j, 3, upper, lower);
+            } else {
+                uint4 c = codes[0], d = codes[1];
+                add<8>(c.x, j, 0, upper, lower), add<8>(c.y, j, 1, upper, lower);
+                add<8>(c.z, j, 2, upper, lower), add<8>(c.w, j, 3, upper, lower);
+                add<8>(d.x, j, 4, upper, lower), add<8>(d.y, j, 5, upper, lower);
+                add<8>(d.z, j, 6, upper, lower), add<8>(d.w, j, 7, upper, lower);
+            }
+            const u16 *scales = reinterpret_cast<const u16 *>(stage + S::SCALE_AT + row * S::SCALES);
+            y += float(256 * upper + lower) * t[j] * half_to_float(scales[group[j]]);
+            if (BITS == INT4) {
+                const u16 *lows = reinterpret_cast<const u16 *>(stage + S::LOW_AT + row * S::LOWS);
+                y += half_to_float(lows[group[j]]) * total[j];
+            }
+        }
+        return y;
+    }
+
+    template <int WIDE>
+    __device__ void add(u32 code, int j, int word, int &upper, int &lower) const {
+        u32 front = WIDE == 8 ? code : code & 0x0F0F0F0Fu;
+        upper = __dp4a(int(front), int(high[j][word]), upper), lower = __dp4a(int(front), int(low[j][word]), lower);
+        if (WIDE == 4) {  // the upper bits are the weights of the last 16 inputs
+            u32 back = code >> 4 & 0x0F0F0F0Fu;
+            upper = __dp4a(int(back), int(high[j][4 + word]), upper);
+            lower = __dp4a(int(back), int(low[j][4 + word]), lower);
+        }
     }
 };
 
-// Sums of `count` of the block's outputs, one of each warp, in shared memory.
 template <class S>
-__device__ void multiply(const Inputs<S> &inputs, Ring &ring, int count, float *sums) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    for (int done = 0; done < count; done += S::ROWS) {
-        float upper = 0.0f, lower = 0.0f;
+struct Inputs<S, FLOATS> {
+    float x[4][8];
+    int chunk[4];  // of eight inputs
+
+    __device__ explicit Inputs(int part, int lane) {
 #pragma unroll
-        for (int part = 0; part < S::PARTS_OF_ROW; ++part) {
+        for (int j = 0; j < 4; ++j) {
+            int c = 128 * part + lane + 32 * j;
+            chunk[j] = c < S::INPUTS / 8 ? c : S::INPUTS / 8 - 1;
+            const float *inputs = reinterpret_cast<const float *>(shared().inputs) + 8 * chunk[j];
+            for (int i = 0; i < 8; ++i) x[j][i] = c < S::INPUTS / 8 ? inputs[i] : 0.0f;
+        }
+    }
+
+    __device__ float dot(const char *stage, int row) const {
+        const uint4 *weights = reinterpret_cast<const uint4 *>(stage + row * S::CODES);
+        float y = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            uint4 w = weights[chunk[j]];
+            y += x[j][0] * widen(w.x) + x[j][1] * widen_upper(w.x) + x[j][2] * widen(w.y) + x[j][3] * widen_upper(w.y);
+            y += x[j][4] * widen(w.z) + x[j][5] * widen_upper(w.z) + x[j][6] * widen(w.w) + x[j][7] * widen_upper(w.w);
+        }
+        return y;
+    }
+};
+
+// The sum over LANES lanes of four numbers of each: a lane returns that of number `which`.
+template <int LANES>
+__device__ float sum_lanes(const float (&y)[4], int &which) {
+    bool upper = threadIdx.x & (LANES / 2), odd = threadIdx.x & (LANES / 4);
+    which = 2 * upper + odd;
+    float first = (upper ? y[2] : y[0]) + __shfl_xor_sync(~0u, upper ? y[0] : y[2], LANES / 2);
+    float second = (upper ? y[3] : y[1]) + __shfl_xor_sync(~0u, upper ? y[1] : y[3], LANES / 2);
+    float sum = (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, LANES / 4);
+    for (int distance = LANES / 8; distance; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+    return sum;
+}
+
+// Sums of the block's outputs, of each warp that shares a row, in shared memory.
+template <class S>
+__device__ void multiply(Ring &ring) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int part = warp % S::SHARED, slot = warp / S::SHARED, count = S::count();
+    Inputs<S> inputs(part, lane % S::LANES);
+    for (int done = 0; done < count; done += 4 * S::ROWS) {
+        float y[S::TURNS][4] = {};
+#pragma unroll
+        for (int tile = 0; tile < 4; ++tile) {
+            if (done + tile * S::ROWS >= count) break;
             wait(&shared().full[ring.stage], ring.turn);
-            if (part * S::PART + warp * S::SLICE < S::INPUTS)
-                inputs.columns[part].add(shared().stages[ring.stage], upper, lower);
+            const char *stage = shared().stages[ring.stage];
+#pragma unroll
+            for (int turn = 0; turn < S::TURNS; ++turn) {
+                int row = turn * S::AT_ONCE + slot * S::TOGETHER + lane / S::LANES;
+                if (S::HALVES * S::ROWS % S::AT_ONCE) row = row < S::HALVES * S::ROWS ? row : S::HALVES * S::ROWS - 1;
+                if (S::SLOTS * S::SHARED == WARPS || slot < S::SLOTS) y[turn][tile] = inputs.dot(stage, row);
+            }
             __syncwarp();
             if (lane == 0) arrive(&shared().empty[ring.stage]);
             ring.advance();
         }
-        bool odd = lane % 2;
-        float sum = (odd ? lower : upper) + __shfl_xor_sync(~0u, odd ? upper : lower, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        int row = lane / 4 + 8 * odd, place = done + row % S::ROWS;
-        if (lane % 4 < 2 && place < count) sums[(row / S::ROWS * S::MOST + place) * SUM_STRIDE + warp] = sum;
+#pragma unroll
+        for (int turn = 0; turn < S::TURNS; ++turn) {
+            int tile, row = turn * S::AT_ONCE + slot * S::TOGETHER + lane / S::LANES;
+            float sum = sum_lanes<S::LANES>(y[turn], tile);
+            int half = row / S::ROWS, place = done + tile * S::ROWS + row % S::ROWS;
+            bool there = row < S::HALVES * S::ROWS && slot < S::SLOTS && place < count;
+            if (there && lane % (S::LANES / 4) == 0) shared().sums[(half * S::MOST + place) * S::SHARED + part] = sum;
+        }
     }
     synchronize(THREADS);
 }
 
 // An output of this block: factor · W x + b.
 template <class S>
-__device__ float output(const Matrix &matrix, const float *sums, float factor, int row, int half = 0) {
-    float y = factor * sum_of_warps(sums + (half * S::MOST + row) * SUM_STRIDE);
+__device__ float output(const Matrix &matrix, float factor, int row, int half = 0) {
+    float y = 0.0f;
+#pragma unroll
+    for (int part = 0; part < S::SHARED; ++part) y += shared().sums[(half * S::MOST + row) * S::SHARED + part];
+    y *= factor;
     return matrix.bias ? y + matrix.bias[S::first() + row + half * S::OUTPUTS] : y;
 }
 
@@ -510,21 +514,22 @@ __device__ float activate(float x) {
 #endif
 }
 
-// Send the outputs of this block, of which each thread computes one.
+// Send the outputs of this block; a thread computes two of them.
 template <class S, class F>
 __device__ void send_outputs(u64 *words, u32 tag, F compute) {
-    for (int start = 0; start < S::MOST; start += THREADS) {
-        int row = start + threadIdx.x;
-        float y = row < S::count() ? compute(row) : 0.0f, next = __shfl_down_sync(~0u, y, 1);
-        if (row % 2 == 0 && row < S::count()) send_word(words + (S::first() + row) / 2, tag, narrow(y, next));
-    }
+    for (int pair = threadIdx.x; 2 * pair < S::count(); pair += THREADS)
+        send_word(words + S::first() / 2 + pair, tag, compute(2 * pair));
 }
 
-// x ← x + W (inputs) + b; `own` is the element of x that this thread computes.
+// x ← x + W (inputs) + b; `own` are the two elements of x that this thread computes.
 template <class S>
-__device__ void add_outputs(const Matrix &matrix, const float *sums, u64 *words, u32 tag, float &own) {
-    static_assert(S::MOST <= THREADS);
-    send_outputs<S>(words, tag, [&](int row) { return own = rounded(own + output<S>(matrix, sums, 1.0f, row)); });
+__device__ void add_outputs(const Matrix &matrix, u64 *words, u32 tag, float2 &own) {
+    static_assert(S::MOST <= 2 * THREADS);
+    send_outputs<S>(words, tag, [&](int row) {
+        u32 bits = narrow(own.x + output<S>(matrix, 1.0f, row), own.y + output<S>(matrix, 1.0f, row + 1));
+        own = {widen(bits), widen_upper(bits)};
+        return bits;
+    });
 }
 
 // ---- attention
@@ -533,14 +538,16 @@ __device__ void add_outputs(const Matrix &matrix, const float *sums, u64 *words,
 __device__ float await_rotated(const u64 *words, u32 tag, int k, float cosine, float sine, bool turned) {
     int partner = HALF_PAIRING ? (k < ROTATED / 2 ? k + ROTATED / 2 : k - ROTATED / 2) : k ^ 1;
     bool lower = HALF_PAIRING ? k < ROTATED / 2 : k % 2 == 0;
-    const u64 *first = words + k / 2, *second = turned ? words + partner / 2 : first;
-    u64 one = load_word(first), two = load_word(second);
-    u32 bits = await_word(first, tag, one), others = await_word(second, tag, two);
-    float x = k % 2 ? widen_upper(bits) : widen(bits), other = partner % 2 ? widen_upper(others) : widen(others);
-    return turned ? x * cosine + (lower ? -other : other) * sine : x;
+    u32 bits = await_word(words + k / 2, tag);
+    float x = k % 2 ? widen_upper(bits) : widen(bits);
+    if (!turned) return x;
+    bits = await_word(words + partner / 2, tag);
+    float other = partner % 2 ? widen_upper(bits) : widen(bits);
+    return x * cosine + (lower ? -other : other) * sine;
 }
 
-constexpr int KEY_LANES = HEAD / 8, KEYS = 32 / KEY_LANES, STEPS = 64 / WARPS;  // lanes of a key, and keys of a warp at once
+constexpr int KEY_LANES = HEAD / 8, KEYS = 32 / KEY_LANES;  // lanes of a key, and keys that a warp reads at once
+constexpr int STEPS = 64 / WARPS;
 constexpr int EACH_VALUES = HEAD / 32;                                 // numbers of a value in one lane
 constexpr int KEYS_AT_ONCE = WARPS * KEYS * STEPS;
 
@@ -700,50 +707,52 @@ __device__ void attend(const Step &step, const Layer &layer, int position, int p
 
 __device__ void project(const Step &step, const Layer &layer, int number, u32 tag, Ring &ring, int &turn) {
     NormWeights<Projection> norm(layer.attention_norm);
-    float v[Projection::FOURS][4], *sums = shared().sums[0];
+    float v[Projection::QUADS][4];
     if (number) await_vector<Projection>(step.words + AT_X, tag - 1, v);
     else load_vector<Projection>(step.x, v);
     norm.apply(v, step.epsilon, turn);
-    Inputs<Projection> inputs(v);
-    multiply<Projection>(inputs, ring, Projection::count(), sums);
+    store_inputs<Projection>(v);
+    multiply<Projection>(ring);
     float factor = norm.factor(step.epsilon);
     send_outputs<Projection>(step.words, tag, [&](int row) {
-        return output<Projection>(layer.projection, sums, factor, row);
+        return narrow(output<Projection>(layer.projection, factor, row),
+                      output<Projection>(layer.projection, factor, row + 1));
     });
 }
 
-__device__ void add_attended(const Step &step, const Layer &layer, int parts, u32 tag, Ring &ring, float &own) {
-    float v[Output::FOURS][4], *sums = shared().sums[1];
+__device__ void add_attended(const Step &step, const Layer &layer, int parts, u32 tag, Ring &ring, float2 &own) {
+    float v[Output::QUADS][4];
     await_heads(step.words, tag, parts, v);
-    Inputs<Output> inputs(v);
-    multiply<Output>(inputs, ring, Output::count(), sums);
-    add_outputs<Output>(layer.output, sums, step.words + AT_MIDDLE, tag, own);
+    store_inputs<Output>(v);
+    multiply<Output>(ring);
+    add_outputs<Output>(layer.output, step.words + AT_MIDDLE, tag, own);
 }
 
 __device__ void compute_hidden(const Step &step, const Layer &layer, u32 tag, Ring &ring, int &turn) {
     NormWeights<Up> norm(layer.feedforward_norm);
-    float v[Up::FOURS][4], *sums = shared().sums[0];
+    float v[Up::QUADS][4];
     await_vector<Up>(step.words + AT_MIDDLE, tag, v);
     norm.apply(v, step.epsilon, turn);
-    Inputs<Up> inputs(v);
-    multiply<Up>(inputs, ring, Up::count(), sums);
+    store_inputs<Up>(v);
+    multiply<Up>(ring);
     float factor = norm.factor(step.epsilon);
-    send_outputs<Up>(step.words + AT_HIDDEN, tag, [&](int row) {
-        float y = activate(output<Up>(layer.up, sums, factor, row));
-        return GATED ? y * output<Up>(layer.up, sums, factor, row, 1) : y;
-    });
+    auto hidden = [&](int row) {
+        float y = activate(output<Up>(layer.up, factor, row));
+        return GATED ? y * output<Up>(layer.up, factor, row, 1) : y;
+    };
+    send_outputs<Up>(step.words + AT_HIDDEN, tag, [&](int row) { return narrow(hidden(row), hidden(row + 1)); });
 }
 
-__device__ void add_hidden(const Step &step, const Layer &layer, u32 tag, Ring &ring, float &own) {
-    float v[Down::FOURS][4], *sums = shared().sums[1];
+__device__ void add_hidden(const Step &step, const Layer &layer, u32 tag, Ring &ring, float2 &own) {
+    float v[Down::QUADS][4];
     await_vector<Down>(step.words + AT_HIDDEN, tag, v);
-    Inputs<Down> inputs(v);
-    multiply<Down>(inputs, ring, Down::count(), sums);
-    add_outputs<Down>(layer.down, sums, step.words + AT_X, tag, own);
+    store_inputs<Down>(v);
+    multiply<Down>(ring);
+    add_outputs<Down>(layer.down, step.words + AT_X, tag, own);
 }
 
 __device__ void run_layer(const Step &step, int number, int position, int parts, u32 tag, Ring &ring, int &turn,
-                          float &own) {
+                          float2 &own) {
     const Layer &layer = shared().layers[number % 2];
     bool prepares = threadIdx.x < sizeof(Layer) / 8 && number + 1 < LAYERS;
     u64 next = prepares ? reinterpret_cast<const u64 *>(step.layers + number + 1)[threadIdx.x] : 0;
@@ -758,21 +767,14 @@ __device__ void run_layer(const Step &step, int number, int position, int parts,
 
 __device__ void run_logits(const Step &step, u32 tag, Ring &ring, int &turn) {
     NormWeights<Logits> norm(step.norm);
-    float v[Logits::FOURS][4], *sums = shared().sums[0];
+    float v[Logits::QUADS][4];
     await_vector<Logits>(step.words + AT_X, tag, v);
     norm.apply(v, step.epsilon, turn);
-    Inputs<Logits> inputs(v);
-    for (int done = 0; done < Logits::count(); done += CHUNK) {
-        int count = Logits::count() - done < CHUNK ? Logits::count() - done : CHUNK;
-        multiply<Logits>(inputs, ring, count, sums);
-        int row = threadIdx.x;
-        if (row < count) {
-            float y = norm.factor(step.epsilon) * sum_of_warps(sums + row * SUM_STRIDE);
-            i64 place = Logits::first() + done + row;
-            step.out[place] = u16(narrow(step.logits.bias ? y + step.logits.bias[place] : y, 0.0f));
-        }
-        synchronize(THREADS);
-    }
+    store_inputs<Logits>(v);
+    multiply<Logits>(ring);
+    float factor = norm.factor(step.epsilon);
+    for (int row = threadIdx.x; row < Logits::count(); row += THREADS)
+        step.out[Logits::first() + row] = u16(narrow(output<Logits>(step.logits, factor, row), 0.0f));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) run_step(const __grid_constant__ Step step) {
@@ -784,15 +786,19 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) run_step(const __g
         show_barriers();
     }
     if (threadIdx.x < sizeof(Layer) / 8)
-        reinterpret_cast<u64 *>(&shared().layers[0])[threadIdx.x] = reinterpret_cast<const u64 *>(step.layers)[threadIdx.x];
+        reinterpret_cast<u64 *>(shared().layers)[threadIdx.x] = reinterpret_cast<const u64 *>(step.layers)[threadIdx.x];
     __syncthreads();
     if (threadIdx.x >= THREADS) {
-        copy_weights(step);
+        if (threadIdx.x == THREADS) copy_weights(step);
         return;
     }
     u32 tag = *step.counter;
     int position = int(*step.position), parts = position <= ALONE ? 1 : PARTS, turn = 0;
-    float own = int(threadIdx.x) < Down::count() ? widen(step.x[Down::first() + threadIdx.x]) : 0.0f;
+    float2 own = {0.0f, 0.0f};
+    if (2 * int(threadIdx.x) < Down::count()) {
+        u32 bits = reinterpret_cast<const u32 *>(step.x)[Down::first() / 2 + threadIdx.x];
+        own = {widen(bits), widen_upper(bits)};
+    }
     Ring ring;
     for (int number = 0; number < LAYERS; ++number)
         run_layer(step, number, position, parts, tag + number, ring, turn, own);
