@@ -35,6 +35,8 @@ from doc_models import HUB_CACHE, make_given
 from PIL import Image
 from serving import CERTIFICATES, serve_command
 
+from chumoku.web.chromium import find_chromium
+
 ADDRESS = "http://127.0.0.1:8731"  # of `chumoku serve`
 CHAT = "What is attention?\n/quit\n"
 TIMEOUT = 240  # seconds
@@ -134,7 +136,9 @@ def run_in_process(line: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         program, *words = shlex.split(line)
         while "=" in program:
-            patch.setenv(*program.split("="))
+            name, value = program.split("=")
+            # Debian has Chromium in two packages, whose programs have other names.
+            patch.setenv(name, str(find_chromium()) if name == "CHUMOKU_CHROMIUM" else value)
             program, *words = words
         patch.setattr(sys, "argv", words if program == "python" else [program, *words])
         if words[0] == "chat":

@@ -39,6 +39,7 @@ def wrapped(
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were a Hopper with Triton. Wrapping runs nothing."""
     monkeypatch.setattr(distributed, "TRITON", True)
+    monkeypatch.setattr(distributed, "register_fallbacks", lambda: None)  # they need Triton itself
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
 
 
