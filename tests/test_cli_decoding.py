@@ -32,7 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_bundle(folder / "short", "encoder-decoder", position="learned", context=23)
     make_bundle(folder / "decoder", "decoder", width=64, heads=2)
     make_bundle(folder / "chat_tokenizer", "decoder", chat_tokenizer(), context=4096, width=64, heads=2)
-    make_bundle(folder / "endless", "decoder", chat_tokenizer(marks=()), context=1 << 16)
+    make_bundle(folder / "endless", "decoder", chat_tokenizer(marks=()), context=4096)
     make_bundle(folder / "encoder", "encoder")
     (folder / "text.txt").write_text("one two three\n")
     return folder
@@ -161,7 +161,7 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_translation_is_continued(models: Path, tmp_path: Path, ask: Ask) -> None:
-    (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(4001)))
+    (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(1301)))
     words = (
         "translate",
         "translator",
@@ -191,7 +191,7 @@ def test_a_killed_translation_is_continued(models: Path, tmp_path: Path, ask: As
     _, err = interrupted.communicate()
     assert interrupted.returncode == 130
     assert b"Continuing after line" in err
-    assert b"of 4,001 lines. Run the same command to continue." in err
+    assert b"of 1,301 lines. Run the same command to continue." in err
     assert ask(*words, str(out)).code == 0
     assert out.read_bytes() == whole.read_bytes()
     assert not progress_path(out).exists()
@@ -269,7 +269,7 @@ def test_chat_reports_dropped_messages(ask: Ask) -> None:
 def terminal(models: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A chat at a terminal that talks for a long time."""
     ours, theirs = pty.openpty()
-    words = ["chat", "endless", "--max-new-tokens", "60000"]
+    words = ["chat", "endless", "--max-new-tokens", "4000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "chumoku", *words],
         cwd=models,
