@@ -91,7 +91,6 @@ using Logits = Shape<LOGITS_BITS, WIDTH, VOCABULARY, 1>;
 constexpr int AT_PARTS = PROJECTED / 2, AT_LOGS = AT_PARTS + HEADS * PARTS * HEAD / 2;
 constexpr int AT_MIDDLE = AT_LOGS + HEADS * PARTS, AT_HIDDEN = AT_MIDDLE + WIDTH / 2, AT_X = AT_HIDDEN + HIDDEN / 2;
 
-
 template <class S> __device__ constexpr int sums_of() { return S::HALVES * S::MOST * S::SHARED; }
 constexpr int SUMS = largest(largest(sums_of<Projection>(), sums_of<Output>()),
                              largest(largest(sums_of<Up>(), sums_of<Down>()), sums_of<Logits>()));
@@ -547,8 +546,8 @@ __device__ float await_rotated(const u64 *words, u32 tag, int k, float cosine, f
 }
 
 constexpr int KEY_LANES = HEAD / 8, KEYS = 32 / KEY_LANES;  // lanes of a key, and keys that a warp reads at once
-constexpr int STEPS = 64 / WARPS;
-constexpr int EACH_VALUES = HEAD / 32;                                 // numbers of a value in one lane
+constexpr int STEPS = 64 / WARPS;                           // how often, before the first scores are computed
+constexpr int EACH_VALUES = HEAD / 32;                      // numbers of a value in one lane
 constexpr int KEYS_AT_ONCE = WARPS * KEYS * STEPS;
 
 // Keys and values of a warp from position `start` on: some lanes have a part of a key, and all have a part of a value.
