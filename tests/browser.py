@@ -141,6 +141,12 @@ def until(page: Any, expression: str, *, seconds: float = 10.0) -> None:
         page.wait_for_timeout(20)
 
 
+def open_view(page: Any, name: str) -> None:
+    """Click on a view's name and wait until it is shown instead of the one before."""
+    page.click(f"[data-view={name}]")
+    until(page, f"document.getElementById('view').className === 'view-{name}'")
+
+
 def visit(
     browser: Any,
     url: str,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import PageLog, module_page, monitored_page, until
+from browser import PageLog, module_page, monitored_page, open_view, until
 from bundles import byte_tokenizer, make_bundle
 from injections import FIELDS, FOUND, POINTED, SHORT, STRINGS, hostile_models, without_spaces
 
@@ -189,7 +189,7 @@ def test_page_opens_from_disk_without_a_network(browser: Any, translator: Path) 
         assert "何も送信されません" in page.text_content("footer")
         page.click("#theme")
         assert page.get_attribute("html", "data-theme") == "light"
-        page.click("[data-view=playground]")
+        open_view(page, "playground")
         page.wait_for_selector(".playground canvas")
         assert_silent(log)
         assert goto(page, translator, "#/look?tab=heads&text=one%3F&language=ja&theme=dark&embedded") == "open"
@@ -241,7 +241,7 @@ def test_page_translates_as_python_does(browser: Any, translator: Path) -> None:
         page.wait_for_selector(".answer .line")
         shown = page.locator(".answer .line").all_text_contents()
         assert shown == pipeline.translate(["猫と犬", "five seven"])
-        page.click("[data-view=look]")
+        open_view(page, "look")
         page.wait_for_selector(".steps > *")
         assert_silent(log)
 
@@ -292,7 +292,7 @@ def test_hostile_strings_are_not_executed(browser: Any, tmp_path: Path, kind: st
         assert goto(page, path) == "open"
         page.set_default_timeout(10_000)
         for view in page.evaluate("[...document.querySelectorAll('nav a')].map((link) => link.dataset.view)"):
-            page.click(f"[data-view={view}]")
+            open_view(page, view)
             if view == "translate":
                 page.select_option(".controls select >> nth=-1", "1")  # beam width
             if view == "chat":
