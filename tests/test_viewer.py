@@ -223,13 +223,25 @@ def test_lines_are_translated_separately_and_each_has_its_tree(server: FakeServe
 
 
 def test_typing_sends_one_request_and_ctrl_enter_sends_at_once(browser: Any, server: FakeServer) -> None:
+    """With the page's clock stopped, so that slow typing is no pause."""
     page = visit(browser, server.url).page
     page.wait_for_selector("#tr-source")
-    page.type("#tr-source", "abcdefg", delay=20)
+    page.clock.install()
+    page.clock.pause_at(page.evaluate("Date.now()") + 1000)
+
+    def texts() -> list[list[str]]:
+        return [body["text"] for _, body in server.requests]
+
+    page.type("#tr-source", "abcdefg")
+    assert texts() == []
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".answer .line")
-    page.wait_for_timeout(600)
-    assert [body["text"] for _, body in server.requests] == [["abcdefg"]]
+    page.clock.run_for(600)
+    assert texts() == [["abcdefg"]]
+    page.type("#tr-source", "hi")
+    page.clock.run_for(600)
+    until(page, "document.querySelector('.answer').textContent.includes('abcdefghi')")
+    assert texts() == [["abcdefg"], ["abcdefghi"]]
 
 
 def test_choosing_another_hypothesis(browser: Any, server: FakeServer) -> None:
