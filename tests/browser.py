@@ -22,6 +22,7 @@ from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.chromium import find_chromium, open_chromium
 
 ENTRY_NAME = "in_page/test.js"
+PATIENCE = 60.0  # seconds to wait for what comes within one on an idle machine
 
 
 def require_chromium() -> None:
@@ -70,7 +71,7 @@ class Visit:
         if not request.url.endswith("/health"):
             self.pending.add(request)
 
-    def wait_until_idle(self, *, quiet: float = 0.1, seconds: float = 20.0) -> None:
+    def wait_until_idle(self, *, quiet: float = 0.1, seconds: float = PATIENCE) -> None:
         """Wait until there has been no pending request for `quiet` seconds."""
         end = time.monotonic() + seconds
         since = time.monotonic()
@@ -133,7 +134,7 @@ def module_page(browser: Any, entry: str, *, more: str = "") -> Iterator[Any]:
         assert log.messages == []
 
 
-def until(page: Any, expression: str, *, seconds: float = 10.0) -> None:
+def until(page: Any, expression: str, *, seconds: float = PATIENCE) -> None:
     """Wait until an expression is true in a page. (Playwright's own way needs eval, which the policy forbids.)"""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
@@ -159,7 +160,7 @@ def visit(
 ) -> Visit:
     """Open an address in a new browser context."""
     context = browser.new_context(viewport={"width": width, "height": height}, locale=language, color_scheme=theme)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(1000 * PATIENCE)
     opened = Visit(context.new_page(), url)
     opened.listen()
     opened.page.goto(f"{url}/{hash}")

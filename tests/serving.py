@@ -118,7 +118,7 @@ def is_healthy(url: str) -> bool:
         return False
 
 
-def wait_until_idle(state: ServerState, seconds: float = 5.0) -> None:
+def wait_until_idle(state: ServerState, seconds: float = 60.0) -> None:
     """Wait until no request occupies anything: no text, no row, no key-value cache."""
     until(
         lambda: all(
@@ -129,7 +129,7 @@ def wait_until_idle(state: ServerState, seconds: float = 5.0) -> None:
     )
 
 
-def until(condition: Any, seconds: float = 10.0) -> None:
+def until(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not become true in time"

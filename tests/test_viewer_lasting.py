@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlparse
 
 import pytest
 import torch
-from browser import OpenPage, Visit, until, visit
+from browser import PATIENCE, OpenPage, Visit, until, visit
 from bundles import make_bundle
 from fake_server import MODELS, FakeServer
 from serving import Serving, serving
@@ -44,7 +45,8 @@ def pending_paths(visited: Visit) -> set[str]:
 
 def wait_for_pending(visited: Visit, path: str, *, soon: bool = True) -> None:
     """Wait until a request is pending, or with soon=False until it no longer is."""
-    for _ in range(150):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         if (path in pending_paths(visited)) == soon:
             return
         visited.page.wait_for_timeout(20)

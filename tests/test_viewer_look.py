@@ -356,7 +356,7 @@ def test_curves_grow_while_a_run_trains(server: Serving, open_page: OpenPage, me
     assert "validation 1.5" in page.text_content(".runs-legend")
     with metrics.open("a", encoding="utf-8") as stream:
         stream.write(metrics_line(60) + metrics_line(70, loss=None))
-    until(page, "document.querySelector('.runs-list').textContent.includes('step 70')", seconds=8)
+    until(page, "document.querySelector('.runs-list').textContent.includes('step 70')")
     page.wait_for_selector(".curves .odd", state="attached")
     assert page.text_content(".live") == "training now"
     before = page.get_attribute(".curve.first", "d")

@@ -290,7 +290,6 @@ def test_hostile_strings_are_not_executed(browser: Any, tmp_path: Path, kind: st
     path = export_page(folder, tmp_path / f"{HOSTILE_NAME}.html", check=False).path
     with monitored_page(browser, offline=True, locale="en-GB") as (page, log):
         assert goto(page, path) == "open"
-        page.set_default_timeout(10_000)
         for view in page.evaluate("[...document.querySelectorAll('nav a')].map((link) => link.dataset.view)"):
             open_view(page, view)
             if view == "translate":
@@ -302,7 +301,7 @@ def test_hostile_strings_are_not_executed(browser: Any, tmp_path: Path, kind: st
                 field.press("Control+Enter")
                 field.press("Enter")
                 page.wait_for_timeout(100)
-                until(page, "!document.querySelector('[aria-busy=true]')", seconds=20)
+                until(page, "!document.querySelector('[aria-busy=true]')")
                 page.evaluate(POINTED)
             assert page.evaluate("window.hit") is None
             found = [one for one in page.evaluate(FOUND) if not re.match("<(script|style) data-part=", one)]

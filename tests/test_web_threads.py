@@ -151,10 +151,10 @@ def test_an_isolated_page_uses_threads(browser: Any, tmp_path: Path) -> None:
     page_path = export_page(tmp_path / "model", tmp_path / "small.html", check=False).path
     with serve({"/": page_path.read_text(encoding="utf-8")}) as address, monitored_page(browser) as (page, log):
         page.goto(f"{address}/#/about")
-        until(page, "document.documentElement.dataset.page !== 'opening'", seconds=30)
+        until(page, "document.documentElement.dataset.page !== 'opening'")
         until(page, "/threads: [2-8]$/m.test(document.querySelector('.about')?.innerText)")
         page.click(".about button.go")
-        until(page, "document.querySelector('.about').dataset.results", seconds=60)
+        until(page, "document.querySelector('.about').dataset.results")
         results = page.evaluate("JSON.parse(document.querySelector('.about').dataset.results)")
         assert [(result["engine"], result["threads"] > 1) for result in results] == [
             ("wasm", True),
