@@ -38,8 +38,8 @@ FLAGS = (
     "-fno-threadsafe-statics",
     *("-Wl,--strip-all", "-Wl,--gc-sections", "-Wl,-z,stack-size=262144"),
 )
-EXPORTS = ("allocate", "release", "is_arm_order", "pool_open", "sizes", "step", "product", "__stack_pointer")
-THREAD_EXPORTS = ("work_round", "abandon_round", "recover", "__wasm_init_tls", "__tls_size")
+EXPORTS = ("allocate", "release", "is_arm_order", "pool_open", "recover", "sizes", "step", "product", "__stack_pointer")
+THREAD_EXPORTS = ("work_round", "abandon_round", "__wasm_init_tls", "__tls_size")
 
 
 def export_flags(names: Iterable[str]) -> list[str]:

@@ -129,6 +129,19 @@ struct Query {
     float sum = 0;                // of the weights, before they are divided by it
 };
 
+// Working space of one thread. It is allocated before the threads start, because an exception in one would end the process.
+struct AttentionSpace {
+    std::vector<Query> queries;
+    std::vector<float> scores;
+    char apart[64];  // from the next thread's, which is in other cache lines
+
+    // For so many queries of so many keys.
+    void reserve(size_t most, size_t keys) {
+        queries.reserve(most);
+        scores.resize(std::max(scores.size(), most * (keys + LANES)));
+    }
+};
+
 // Attention of queries over positions of a row. at(t) points to the keys of position t, and `values` further on are its
 // values. Threads can share it: first each computes the scores of some positions, then, with all scores, some columns of
 // the results.
@@ -139,19 +152,16 @@ template <class At> struct Attention {
     size_t values;
     const Scoring& scoring;
     int begin = 0, end = 0, stride = 0;  // positions that some query attends to; from one query's scores to the next's
-    float* scores = nullptr;
+    float* scores;
 
-    Attention(std::vector<Query>& queries, int width, const At& at, size_t values, const Scoring& scoring)
-        : queries(queries), width(width), at(at), values(values), scoring(scoring) {
+    Attention(AttentionSpace& space, int width, const At& at, size_t values, const Scoring& scoring)
+        : queries(space.queries), width(width), at(at), values(values), scoring(scoring), scores(space.scores.data()) {
         begin = queries[0].first, end = queries[0].end;
         for (const Query& query : queries) begin = std::min(begin, query.first), end = std::max(end, query.end);
         stride = end - begin + LANES;
     }
 
     void run() {
-        thread_local std::vector<float> space;
-        space.resize(queries.size() * stride);
-        scores = space.data();
         score_part(0, 1);
         mix_values(0, width);
     }
@@ -174,10 +184,8 @@ template <class At> struct Attention {
     }
 
     // The same, while other threads compute other columns from the same scores.
-    void mix_shared(int first, int last) {
-        thread_local std::vector<float> space;
-        space.assign(scores, scores + queries.size() * stride);
-        scores = space.data();
+    void mix_shared(const float* shared, int first, int last) {
+        std::copy_n(shared, queries.size() * stride, scores);
         mix_values(first, last);
     }
 
@@ -267,20 +275,25 @@ inline std::vector<int> make_tiles(const Batch& batch, int heads, int threads) {
     return tiles;
 }
 
+// The most keys that a token attends to.
+inline int most_keys(const Stack& stack, const Batch& batch) {
+    int most = 0;
+    for (int r = 0; r < batch.count; r++) {
+        most = std::max(most, batch.visible[r]);
+        if (stack.cross) most = std::max(most, batch.memory_length[batch.row[r]]);
+    }
+    return most;
+}
+
 // Scores of all heads of all tokens, for threads that share the attention of a key head.
 struct SharedScores {
     std::vector<float> values;
     int stride = 0;  // from one head to the next; 0 if threads share no key heads, because each has as many of its own
 
-    void reserve(const Stack& stack, const Batch& batch, int tiles, int threads) {
+    void reserve(const Stack& stack, const Batch& batch, int tiles, int threads, int keys) {
         int items = tiles * stack.kv_heads;
-        stride = 0;
-        if (stack.head_width % GROUP || items >= 4 * threads || items % threads == 0) return;
-        for (int r = 0; r < batch.count; r++) {
-            stride = std::max(stride, batch.visible[r]);
-            if (stack.cross) stride = std::max(stride, batch.memory_length[batch.row[r]]);
-        }
-        stride += LANES;
+        bool sharing = stack.head_width % GROUP == 0 && items < 4 * threads && items % threads;
+        stride = sharing ? keys + LANES : 0;
         values.resize(size_t(batch.count) * stack.heads * stride);
     }
 };

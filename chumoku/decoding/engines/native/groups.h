@@ -134,6 +134,7 @@ template <int KIND> struct Group {
     static constexpr int CODES = F.bits * sizeof(Bytes), NESTING = F.nested ? 8 : 1, PARTS = F.parts;
     static constexpr int SIZE = CODES + (F.nested ? PARTS : 2) * (1 + F.shifted) * LANES;
     static constexpr int HEADER = F.nested ? 2 * (1 + F.shifted) * LANES : 0;  // d and e, before the groups that they are for
+    static constexpr bool NIBBLES = F.bits == 4 && F.center == 0;  // 4 bits that are multiplied as they are stored
     const uint8_t *header, *codes, *scales;
 
     static size_t block_size(const Product& p) { return size_t(groups_of(p)) / NESTING * (HEADER + NESTING * SIZE); }

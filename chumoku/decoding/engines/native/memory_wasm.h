@@ -1,8 +1,10 @@
-// Memory in WebAssembly: free blocks in a list ordered by address; neighbors are joined again. Threads take turns.
+// Memory in WebAssembly: free blocks in a list ordered by address; neighbors are joined again.
+//
+// While threads compute, nothing may be allocated: Chromium tells other threads of larger memory only some time later, and
+// until then its instructions that fill and copy memory trap there.
 #pragma once
 
 #if defined(__wasm__)
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -17,20 +19,7 @@ struct FreeBlock {  // also before the memory that `allocate` returns, where onl
 };
 
 FreeBlock* first_free = nullptr;
-
-#if defined(__wasm_atomics__)
-std::atomic<bool> list_in_use{false};
-struct Turn {  // Working space is kept, so threads seldom meet here.
-    Turn() {
-        while (list_in_use.exchange(true)) {}
-    }
-    ~Turn() { list_in_use = false; }
-};
-#else
-struct Turn {
-    Turn() {}
-};
-#endif
+bool computing = false;  // whether threads compute
 
 void insert_free(FreeBlock* block) {
     FreeBlock** link = &first_free;
@@ -55,7 +44,6 @@ extern "C" {
 void* allocate(size_t size) {
     if (size > SIZE_MAX - 2 * PAGE) return nullptr;
     size = (size + 2 * ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    Turn turn;
     for (bool grown = false;; grown = true) {
         for (FreeBlock** link = &first_free; *link; link = &(*link)->next) {
             FreeBlock* block = *link;
@@ -79,7 +67,6 @@ void* allocate(size_t size) {
 
 void release(void* memory) {
     if (!memory) return;
-    Turn turn;
     insert_free(reinterpret_cast<FreeBlock*>(static_cast<char*>(memory) - ALIGNMENT));
 }
 
@@ -87,7 +74,7 @@ void release(void* memory) {
 
 // Working space; a step that does not fit ends with a trap.
 void* operator new(size_t size) {
-    void* memory = allocate(size);
+    void* memory = computing ? nullptr : allocate(size);
     if (!memory) __builtin_trap();
     return memory;
 }

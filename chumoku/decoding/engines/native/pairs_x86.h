@@ -52,8 +52,25 @@ template <int WORDS, int R>
         }
     }
 }
+
+// The same for one row and 32 integers of 4 bits (codes.h), of which a 16-bit number has four. The two in its middle are
+// multiplied where they are, so their sums are 16 and 256 times too large. |x| is at most LEVELS, so they fit in 32 bits.
+inline Ints dot_nibbles(const uint8_t* codes, const int16_t* x) {
+    auto pair = [&](int i) { return load<uint32_t>(x + i) + Words{}; };
+    Ints sums = {}, second = {}, third = {};
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++) {
+        Words w = load<Words>(codes + j * sizeof(Words));
+        sums += multiply_pairs(w & 0x000f000f, pair(4 * j));
+        second += multiply_pairs(w & 0x00f000f0, pair(4 * j + 16));
+        third += multiply_pairs(w & 0x0f000f00, pair(4 * j + 2));
+        sums += multiply_pairs((Words)((Shorts)w >> 12), pair(4 * j + 18));
+    }
+    return sums + (second >> 4) + (third >> 8);
+}
 #else
 constexpr bool PAIRED = false;
+inline Ints dot_nibbles(const uint8_t*, const int16_t*) { return Ints{}; }
 inline void write_pairs(const Ints*, int16_t*) {}
 template <int, int R> void dot_pairs(const Bytes*, const int16_t*, int, Ints (&)[R]) {}
 #endif

@@ -136,7 +136,8 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                     Floats scale = group.scale(outer[b], part), shift = group.shift(outer[b], part);
                     int from = g * GROUP + part * 16;
                     Ints all[R];
-                    if constexpr (PAIRED) dot_pairs<WORDS>(q + part * WORDS, in.pairs(first) + from, in.stride, all);
+                    if constexpr (PAIRED && R == 1 && G::NIBBLES) all[0] = dot_nibbles(group.codes, in.pairs(first) + from);
+                    else if constexpr (PAIRED) dot_pairs<WORDS>(q + part * WORDS, in.pairs(first) + from, in.stride, all);
                     else if constexpr (IN_TURNS)
                         dot_in_turns<WORDS>(q + part * WORDS, h + from, l + from, in.stride, all);
 #pragma GCC unroll 8

@@ -7,6 +7,7 @@
 // attention in attention.h. pack.py prepares the weights and call.py makes the call. Only working space is allocated here.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -35,6 +36,7 @@ struct Worker {
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
     SharedScores& shared_scores;
     std::vector<Largest>& largest_logits;  // of each output, as many parts as there are threads
+    AttentionSpace* space;  // of this thread
     Inputs* normed;  // normalized x: `in`, or inputs of this thread alone, so that threads need not wait for one another
 
     // The rest of a sublayer, after its last product: add its normalized output to x, and normalize the sum.
@@ -106,18 +108,17 @@ struct Worker {
     }
 
     // The heads of key head g of a tile's tokens, with queries in rows of `wide` numbers.
-    std::vector<Query>& queries_of(int tile, int g, int wide) {
-        thread_local std::vector<Query> queries;
+    void list_queries(int tile, int g, int wide) {
+        std::vector<Query>& queries = space->queries;
         int width = stack.head_width, shared = stack.heads / stack.kv_heads;
         queries.clear();
         for (int r = tiles[tile]; r < tiles[tile + 1]; r++)
             for (int h = g * shared; h < (g + 1) * shared; h++)
                 queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
-        return queries;
     }
 
-    // attend(queries, g, use) calls `use` with the attention of every tile and key head g, of queries in rows of `wide`
-    // numbers; then the output product.
+    // attend(g, use) calls `use` with the attention of the listed queries to key head g. Queries are in rows of `wide`
+    // numbers. Then the output product.
     template <class Attend> void attend_all(int wide, const Product& output, const Norms& norms, const Attend& attend) {
         int G = stack.kv_heads, size = stack.heads / G * stack.head_width, items = (int(tiles.size()) - 1) * G;
         bool parts = can_form_in_parts(output, size);
@@ -126,7 +127,8 @@ struct Worker {
             pool.each(items, [&](int item) {
                 // The last tokens of a prompt attend to the most keys, so they come first.
                 int tile = int(tiles.size()) - 2 - item / G, g = item % G;
-                attend(queries_of(tile, g, wide), g, [&](auto&& attention) { attention.run(); });
+                list_queries(tile, g, wide);
+                attend(g, [&](auto&& attention) { attention.run(); });
                 for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++)
                     in.form_part(r, output, g * size, (g + 1) * size);
             });
@@ -143,11 +145,13 @@ struct Worker {
         };
         pool.each(count * pool.size, [&](int item) {
             int tile = item / pool.size;
-            for (int g = 0; g < G; g++)
-                attend(queries_of(tile, g, wide), g, [&](auto&& attention) {
+            for (int g = 0; g < G; g++) {
+                list_queries(tile, g, wide);
+                attend(g, [&](auto&& attention) {
                     attention.scores = scores_of(tile, g);
                     attention.score_part(item % pool.size, pool.size);
                 });
+            }
         });
         int all = count * G * columns;
         pool.each(pool.size, [&](int item) {
@@ -155,9 +159,9 @@ struct Worker {
                 int head = from / columns, tile = head / G, g = head % G;
                 to = std::min(end, (head + 1) * columns);
                 int first = (from - head * columns) * GROUP, last = (to - head * columns) * GROUP;
-                attend(queries_of(tile, g, wide), g, [&](auto&& attention) {
-                    attention.scores = scores_of(tile, g);
-                    attention.mix_shared(first, last);
+                list_queries(tile, g, wide);
+                attend(g, [&](auto&& attention) {
+                    attention.mix_shared(scores_of(tile, g), first, last);
                     for (const Query& query : attention.queries) {
                         int place = query.head * stack.head_width;
                         in.form_part(query.token, output, place + first, place + last);
@@ -186,20 +190,20 @@ struct Worker {
         size_t one = size_t(batch.rows) * size * G * width;
         const float* keys = batch.store[layer];
         Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip};
-        attend_all(wide, l.output, l.attention_norms, [&](std::vector<Query>& queries, int g, auto use) {
-            for (Query& query : queries) {
+        attend_all(wide, l.output, l.attention_norms, [&](int g, auto use) {
+            for (Query& query : space->queries) {
                 query.position = batch.position[query.token];
                 query.first = std::max(0, query.position - l.window + 1);
                 query.end = std::min(batch.visible[query.token], query.position + l.window);
                 if (batch.bias)
                     query.bias = batch.bias + query.head * 2 * size_t(batch.positions) + batch.positions - 1 - query.position;
             }
-            const int32_t* origin = batch.origin + size_t(batch.row[queries[0].token]) * batch.capacity;
+            const int32_t* origin = batch.origin + size_t(batch.row[space->queries[0].token]) * batch.capacity;
             auto at = [&](int t) {
                 int place = t < size ? t : t % size;
                 return keys + ((size_t(origin[t]) * G + g) * size + place) * width;
             };
-            use(Attention{queries, width, at, one, scoring});
+            use(Attention{*space, width, at, one, scoring});
         });
         adapt(layer, &LayerAdapter::output, in, output_of(l.attention_norms));
     }
@@ -213,13 +217,13 @@ struct Worker {
                 normalize_heads(l.cross_query_norm, stack.heads, projected.data() + size_t(r) * wide);
             });
         Scoring scoring{stack.scale, stack.score_cap};
-        attend_all(wide, l.cross_output, l.cross_norms, [&](std::vector<Query>& queries, int g, auto use) {
-            int row = batch.row[queries[0].token], length = batch.memory_length[row];
-            for (Query& query : queries) query.end = length;
+        attend_all(wide, l.cross_output, l.cross_norms, [&](int g, auto use) {
+            int row = batch.row[space->queries[0].token], length = batch.memory_length[row];
+            for (Query& query : space->queries) query.end = length;
             size_t one = size_t(length) * G * width;
             const float* keys = batch.memory[row] + size_t(layer) * 2 * one;
             auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
-            use(Attention{queries, width, at, one, scoring});
+            use(Attention{*space, width, at, one, scoring});
         });
     }
 
@@ -354,6 +358,8 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     thread_local Inputs in, beside, hidden;
     thread_local std::vector<float> projected, gates, added;
     thread_local SharedScores shared_scores;
+    thread_local std::vector<AttentionSpace> spaces;  // of all threads
+    thread_local std::vector<Inputs> own;
     thread_local std::vector<float> embedded;
     thread_local std::vector<Largest> largest_logits;
     int most = std::max(batch->count, batch->outputs);
@@ -374,17 +380,24 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     for (int i = 0; i < batch->count; i++)
         batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
     std::vector<int> tiles = make_tiles(*batch, stack->kv_heads, pool.size);
-    shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size);
-    const Worker worker{*stack,    *batch, pool,  in,    beside,        hidden,
-                        projected, gates,  added, tiles, shared_scores, largest_logits, &in};
+    int most_tokens = 0, keys = most_keys(*stack, *batch);
+    for (size_t i = 1; i < tiles.size(); i++) most_tokens = std::max(most_tokens, tiles[i] - tiles[i - 1]);
+    shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size, keys);
+    spaces.resize(pool.size);
+    for (AttentionSpace& space : spaces) space.reserve(most_tokens * stack->heads / stack->kv_heads, keys);
     bool alone = batch->count == 1 && !stack->parallel && adds_only(stack->layer[0]);
+    own.resize(alone ? pool.size : 0);
+    for (Inputs& one : own) one.reserve(1, stack->width);
+    // This thread's variables; in `run`, each name of a thread_local variable would be that of another one.
+    const Worker worker{*stack,    *batch, pool,  in,    beside,        hidden,
+                        projected, gates,  added, tiles, shared_scores, largest_logits, spaces.data(), &in};
+    Inputs* normed = alone ? own.data() : nullptr;
+    std::atomic<int> started{0};
     pool.run([&] {
-        thread_local Inputs own;
         Worker mine = worker;
-        if (alone) {
-            own.reserve(1, stack->width);
-            mine.normed = &own;
-        }
+        int number = started++;
+        mine.space += number;
+        if (alone) mine.normed = normed + number;
         mine.step();
     });
     return 0;

@@ -7,13 +7,20 @@
 
 #include <atomic>
 
+#include "memory_wasm.h"
+
 namespace {
 
 #if !defined(__wasm_atomics__)
 class ThreadPool {
   public:
     explicit ThreadPool(int) {}
-    template <class Work> void run(const Work& work) { work(); }
+    template <class Work> void run(const Work& work) {
+        computing = true;
+        work();
+        computing = false;
+    }
+    void recover() { computing = false; }
     template <class Item> void each(int count, const Item& item) {
         for (int i = 0; i < count; i++) item(i);
     }
@@ -31,11 +38,13 @@ class ThreadPool {
         argument = &work;
         finished = 0;
         next = 0;
+        computing = true;
         add(round);
         work();
         // `work` may refer to the caller's stack, so wait for all threads.
         wait_for_others();
         if (failed) __builtin_trap();
+        computing = false;
     }
     // Call item(0) … item(count − 1), each in one thread; all are done when this returns.
     template <class Item> void each(int count, const Item& item) {
@@ -58,7 +67,7 @@ class ThreadPool {
         fail();
         wait_for_others();
         arrived = 0;
-        failed = false;
+        failed = computing = false;
     }
     const int size;
 
@@ -109,12 +118,12 @@ class ThreadPool {
 
 }  // namespace
 
-#if defined(__wasm_atomics__)
 extern "C" {
 
+void recover(ThreadPool* pool) { pool->recover(); }
+#if defined(__wasm_atomics__)
 int work_round(ThreadPool* pool, int seen) { return pool->work_round(seen); }
 int abandon_round(ThreadPool* pool) { return pool->abandon_round(); }
-void recover(ThreadPool* pool) { pool->recover(); }
+#endif
 
 }
-#endif

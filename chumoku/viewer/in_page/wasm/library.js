@@ -75,7 +75,7 @@ export class Library {
     } catch (error) {
       if (!(error instanceof WebAssembly.RuntimeError)) throw error;
       functions.__stack_pointer.value = stack;
-      if (this.threads > 1) functions.recover(pool);
+      functions.recover(pool);
       throw new RequestError(TOO_LARGE, { status: 413 });
     }
   }
