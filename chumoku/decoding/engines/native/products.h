@@ -21,15 +21,16 @@
 
 namespace {
 
-// R rows times B blocks of LANES outputs; the sums stay in registers.
+// R rows times B blocks of LANES outputs. Products add up in a variable of their own, which stays in registers: one that the
+// caller has set to 0 would be read from memory, after all the results that are still to be written.
 template <int R, int B> struct Sums {
-    Floats of[B][R] = {};
+    Floats of[B][R];
 };
 
 template <int R, int B> void multiply_float32(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Floats* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Floats*>(p.weight) + size_t(block + b) * p.inputs;
-    Sums<R, B> found;
+    Sums<R, B> found = {};
     for (int i = 0; i < p.inputs; i++)
         for (int b = 0; b < B; b++) {
             ahead(w[b] + i, sizeof(Floats));
@@ -44,7 +45,7 @@ template <int R, int B> void multiply_float32(const Product& p, int block, const
 template <int R, int B> void multiply_bf16(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Words* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
-    Sums<R, B> found;
+    Sums<R, B> found = {};
     for (int i = 0; i < p.inputs; i += 2)
         for (int b = 0; b < B; b++) {
             ahead(w[b] + i / 2, sizeof(Words));
@@ -120,6 +121,7 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
     // What is prefetched near the end of a block is of the one B blocks further on; not where products wait for arithmetic.
     const size_t others = (B - 1) * G::block_size(p);
     const int last = groups_of(p) - (AHEAD + G::SIZE - 1) / G::SIZE;
+    Sums<R, B> found = {};
     for (int begin = 0; begin < groups_of(p); begin += G::NESTING) {
         typename G::Outer outer[B];
         for (int b = 0; b < B; b++) outer[b] = G(w[b], begin).outer();
@@ -144,12 +146,13 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                     for (int r = 0; r < R; r++) {
                         size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + from;
                         Ints dots = PAIRED || IN_TURNS ? all[r] : dot<WORDS>(q + part * WORDS, h + at, l + at);
-                        sums.of[b][r] = G::add(sums.of[b][r], dots, scale, shift, in, place, part);
+                        found.of[b][r] = G::add(found.of[b][r], dots, scale, shift, in, place, part);
                     }
                 }
             }
         }
     }
+    sums = found;
 }
 
 // Whether there is a product of R rows and B blocks of weights of a kind. Each takes a second to compile, so the kinds of
