@@ -22,7 +22,7 @@ from chumoku.probe.inline_modules import inline_modules
 from chumoku.web.chromium import find_chromium, open_chromium
 
 ENTRY_NAME = "in_page/test.js"
-PATIENCE = 60.0  # seconds to wait for what comes within one on an idle machine
+PATIENCE = 60.0  # seconds to wait for what takes less than one on an idle machine
 
 
 def require_chromium() -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from browser import PATIENCE
 from commands import call_main
 
 from chumoku.pipeline import Pipeline, load
@@ -118,7 +119,7 @@ def is_healthy(url: str) -> bool:
         return False
 
 
-def wait_until_idle(state: ServerState, seconds: float = 60.0) -> None:
+def wait_until_idle(state: ServerState, seconds: float = PATIENCE) -> None:
     """Wait until no request occupies anything: no text, no row, no key-value cache."""
     until(
         lambda: all(
@@ -129,7 +130,7 @@ def wait_until_idle(state: ServerState, seconds: float = 60.0) -> None:
     )
 
 
-def until(condition: Any, seconds: float = 60.0) -> None:
+def until(condition: Any, seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not become true in time"
