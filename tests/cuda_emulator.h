@@ -23,6 +23,7 @@ using i64 = long long;
 struct uint2 { u32 x, y; };
 struct uint4 { u32 x, y, z, w; };
 struct float2 { float x, y; };
+struct int2 { int x, y; };
 struct float4 { float x, y, z, w; };
 struct ulonglong2 { u64 x, y; };
 
@@ -43,7 +44,7 @@ struct Barrier {
 
 struct Warp {
     Meeting meeting;
-    u32 values[2][32];
+    u32 values[2][32][6];
 };
 
 struct Block {
@@ -69,6 +70,8 @@ struct Index { u32 x; };
 #define threadIdx (Index{current->number})
 #define blockIdx (Index{current->block_number})
 
+static int thread_number() { return current->number; }
+static int block_number() { return current->block_number; }
 static void yield() { swapcontext(&current->context, &scheduler); }
 
 static void meet(Meeting &meeting, u32 count) {
@@ -83,12 +86,20 @@ static void synchronize(int threads) { meet(current->block->computing, threads);
 static void __syncwarp() { meet(warp().meeting, 32); }
 [[noreturn]] static void __trap() { abort(); }
 
-template <class T> static T from_lane(T x, u32 lane) {
-    u32 *values = warp().values[current->exchanges++ % 2];  // valid until the exchange after the next
-    memcpy(values + current->number % 32, &x, 4);
+// What the lanes of a warp give, one after the other; valid until the exchange after the next.
+static u32 (*exchange(const u32 *given, int count))[6] {
+    u32(*values)[6] = warp().values[current->exchanges++ % 2];
+    memcpy(values[current->number % 32], given, 4 * count);
     __syncwarp();
-    memcpy(&x, values + lane, 4);
-    return x;
+    return values;
+}
+
+template <class T> static T from_lane(T x, u32 lane) {
+    u32 bits;
+    memcpy(&bits, &x, 4);
+    T y;
+    memcpy(&y, exchange(&bits, 1)[lane], 4);
+    return y;
 }
 template <class T> static T __shfl_xor_sync(u32, T x, int distance) {
     return from_lane(x, current->number % 32 ^ distance);
@@ -97,6 +108,12 @@ template <class T> static T __shfl_sync(u32, T x, int lane) { return from_lane(x
 template <class T> static T __shfl_down_sync(u32, T x, int distance) {
     u32 lane = current->number % 32 + distance;
     return from_lane(x, lane < 32 ? lane : current->number % 32);
+}
+
+static bool any_lane(bool x) {
+    u32 bits = x, (*values)[6] = exchange(&bits, 1), found = 0;
+    for (int lane = 0; lane < 32; ++lane) found |= values[lane][0];
+    return found;
 }
 
 static float __uint_as_float(u32 bits) { float y; memcpy(&y, &bits, 4); return y; }
@@ -131,6 +148,13 @@ static void arrive(u64 *at) { Barrier &barrier = current->block->barriers[at]; -
 static void expect_bytes(u64 *at, u32 bytes) { current->block->barriers[at].bytes += bytes, arrive(at); }
 static void wait(u64 *at, u32 parity) { while (current->block->barriers[at].turn == parity) yield(); }
 
+static uint4 load_if(bool there, const char *at) {
+    uint4 v = {0, 0, 0, 0};
+    if (there) memcpy(&v, at, 16);
+    return v;
+}
+static void prefetch(const char *) {}
+
 static u64 read_once() { return 0; }
 static void copy(char *to, const char *from, u32 bytes, u64 *at, u64) {
     if (u64(to) % 16 || u64(from) % 16 || bytes % 16) abort();  // as the GPU would
@@ -140,13 +164,30 @@ static void copy(char *to, const char *from, u32 bytes, u64 *at, u64) {
     barrier.bytes -= bytes, barrier.check();
 }
 
-static ulonglong2 load_words(const u64 *at) { yield(); return {at[0], at[1]}; }
-static u64 load_word(const u64 *at) { yield(); return *at; }
+static void load_words_if(bool missing, const u64 *at, ulonglong2 &two) { yield(); if (missing) two = {at[0], at[1]}; }
+static void load_word_if(bool missing, const u64 *at, u64 &word) { yield(); if (missing) word = *at; }
 static void send_word(u64 *at, u32 tag, u32 content) { *at = u64(tag) << 32 | content; }
 
-static int __dp4a(int a, int b, int c) {
-    for (int i = 0; i < 32; i += 8) c += int8_t(a >> i) * int8_t(b >> i);
-    return c;
+// c += a b: `element` reads element i of a register. A lane has rows lane / 4 and lane / 4 + 8 of a, and column lane / 4
+// of b.
+template <class T, class F>
+static void multiply_tiles(T (&c)[4], const u32 (&given)[6], int per_word, F element) {
+    u32(*values)[6] = exchange(given, 6);
+    int lane = current->number % 32;
+    for (int n = 0; n < 4; ++n) {
+        int row = lane / 4, column = lane % 4 * 2 + n % 2;
+        for (int i = 0; i < 4; ++i)
+            for (int k = 0; k < per_word; ++k)
+                for (int half = 0; half < 2; ++half)
+                    c[n] += element(values[4 * row + i][n / 2 + 2 * half], k) *
+                            element(values[4 * column + i][4 + half], k);
+    }
+}
+static void multiply_bytes(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 4, [](u32 word, int k) { return int(int8_t(word >> 8 * k)); });
+}
+static void multiply_floats(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 2, [](u32 word, int k) { return widen(word >> 16 * k); });
 }
 
 static void __syncthreads();

@@ -314,12 +314,14 @@ def test_bf16_is_no_worse_than_the_plain_model(cell: str, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="tests/test_whole_step.py emulates this kernel.")
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-@pytest.mark.parametrize("past", [1, 701])
-@pytest.mark.parametrize("cell", ["llama", "gpt2"])
+@pytest.mark.parametrize("past", [1, 301, 701])
+@pytest.mark.parametrize("cell", ["llama", "gpt2", "wide"])
 def test_one_kernel_computes_a_step_like_several(
     cell: str, past: int, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"width": 768, "heads": 12, "kv_heads": 4, "feedforward_width": 2048, "context": 1024}
+    if cell == "wide":  # heads of 128, and rows of more parts than have room in registers
+        cell, sizes = "llama", {**sizes, "width": 2048, "heads": 16, "feedforward_width": 8192}
     model = to_precision(model_of(torch.bfloat16, **{**CELLS[cell], **sizes}), precision)
     engines = [GpuEngine(model, rows=1, capacity=1024) for _ in range(3)]
     monkeypatch.setattr(engines[0], "_reserve", partial(reserve_without_kernel, engines[0], engines[0]._reserve))

@@ -26,7 +26,8 @@ from chumoku.models.model import DecoderModel
 from chumoku.models.precision import to_precision
 
 HERE = Path(__file__).parent
-VOCABULARY, CAPACITY = 211, 7
+VOCABULARY, CAPACITY = 211, 149
+LONG_PAST = 139  # more keys than the block reads at once
 LLAMA = {"norm": "rms", "feedforward": "swiglu", "bias": False, "pairing": "half", "kv_heads": 1}
 CELLS = {
     "llama": (LLAMA, "int4", 5),
@@ -45,7 +46,7 @@ class EmulatedKernel:
     folder: Path
 
     def __init__(self, sources: Sequence[Path], name: str, constants: Mapping[str, int], *, shared_bytes: int) -> None:
-        files = [HERE / "cuda_emulator.h", sources[-1], HERE / "cuda_emulator_run.h"]
+        files = [HERE / "cuda_emulator.h", *sources[1:], HERE / "cuda_emulator_run.h"]
         source, library = self.folder / "step.cpp", self.folder / "step.so"
         source.write_text("".join(f'#include "{file}"\n' for file in files))
         defined = [f"-D{key}={value}" for key, value in constants.items()]
@@ -76,8 +77,9 @@ def embed(model: DecoderModel, tables: Tables, token: int, position: int, dtype:
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="There is no C++ compiler here.")
+@pytest.mark.parametrize("past", [0, LONG_PAST])
 @pytest.mark.parametrize("cell", CELLS)
-def test_steps_equal_the_model(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_equal_the_model(cell: str, past: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes, precision, blocks = CELLS[cell]
     monkeypatch.setattr(EmulatedKernel, "folder", tmp_path, raising=False)
     monkeypatch.setattr(whole_step, "Kernel", EmulatedKernel)
@@ -85,14 +87,17 @@ def test_steps_equal_the_model(cell: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(whole_step, "ALONE", 1 if cell == "parts" else 512)
     model = build(changes, precision)
     config, dtype = model.config, torch.float16 if precision == "float16" else torch.bfloat16
+    engine = TorchEngine(model, rows=1, capacity=CAPACITY)
+    engine.add_rows(1)
     store = torch.zeros(config.decoder_depth, 2, 1, config.key_heads, CAPACITY, config.key_width, dtype=dtype)
+    if past:
+        engine.prefill([torch.randint(VOCABULARY, (past,)).tolist()])
+        store[..., :past, :] = engine._store[..., :past, :]
     tables = Tables.of(model, CAPACITY)
     logits, norm = read_logits(model.head, model.decoder.embedding.table), read_norm(model.decoder.norm)
     step = WholeStep(read_layers(model), logits, norm, config, store, tables)
-    engine = TorchEngine(model, rows=1, capacity=CAPACITY)
-    engine.add_rows(1)
     with torch.inference_mode():
-        for position, token in enumerate((5, 101, 7)):
+        for position, token in enumerate((5, 101, 7), start=past):
             wanted = engine.prefill([[token]]) if position == 0 else engine.step(torch.tensor([token]))
             found = torch.full((1, VOCABULARY), torch.nan, dtype=dtype)
             step.run(embed(model, tables, token, position, dtype), torch.tensor([position]), found)

@@ -10,6 +10,20 @@ constexpr int MOST_SPINS = 1 << 23;  // some seconds: then something is wrong
 extern __shared__ __align__(128) char memory[];
 __device__ char *shared_memory() { return memory; }
 
+// The numbers of this thread and block, read again each time: the compiler cannot keep what is computed from them in
+// registers until the next layer, where it would need too many.
+__device__ int thread_number() {
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+    return number;
+}
+
+__device__ int block_number() {
+    int number;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
+    return number;
+}
+
 // ---- 16-bit floats
 
 __device__ float widen(u32 bits) {  // the lower half of `bits`
@@ -80,23 +94,36 @@ __device__ void arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
 }
 
+// Whether x is true in a lane of the warp.
+__device__ bool any_lane(bool x) { return __any_sync(~0u, x); }
+
 // ---- memory that blocks share
 
-__device__ ulonglong2 load_words(const u64 *at) {
-    ulonglong2 two;
-    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(two.x), "=l"(two.y) : "l"(at) : "memory");
-    return two;
+__device__ void load_words_if(bool missing, const u64 *at, ulonglong2 &two) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];\n}"
+                 : "+l"(two.x), "+l"(two.y) : "l"(at), "r"(u32(missing)) : "memory");
 }
 
-__device__ u64 load_word(const u64 *at) {
-    u64 word;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
-    return word;
+__device__ void load_word_if(bool missing, const u64 *at, u64 &word) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.relaxed.gpu.global.u64 %0, [%1];\n}"
+                 : "+l"(word) : "l"(at), "r"(u32(missing)) : "memory");
 }
 
 __device__ void send_word(u64 *at, u32 tag, u32 content) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(u64(tag) << 32 | content) : "memory");
 }
+
+// 16 bytes of memory that nobody writes during the step, or zeros.
+__device__ uint4 load_if(bool there, const char *at) {
+    uint4 v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                 "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+                 "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at), "r"(u32(there)));
+    return v;
+}
+
+__device__ void prefetch(const char *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 // ---- copies to shared memory
 
@@ -111,4 +138,24 @@ __device__ void copy(char *to, const char *from, u32 bytes, u64 *barrier, u64 po
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
                  " [%0], [%1], %2, [%3], %4;"
                  ::"r"(address(to)), "l"(from), "r"(bytes), "r"(address(barrier)), "l"(policy) : "memory");
+}
+
+// ---- matrix instructions: c += a b, with a [16, 32 bytes] and b [32 bytes, 8]
+
+__device__ void multiply_bytes(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+                 " {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ void multiply_floats(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+#if FLOAT16
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
+#endif
+                 " {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }

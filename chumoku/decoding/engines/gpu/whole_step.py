@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding.engines.gpu.cuda import Kernel, can_compile
@@ -21,12 +22,15 @@ from chumoku.decoding.engines.gpu.weights import GATES, Layer, Matrix, Norm, UpD
 from chumoku.models.config import ModelConfig
 from chumoku.nn.quantized import Int4, Int8
 
-SOURCES = [Path(__file__).with_name(name) for name in ("instructions.cu", "step.cu")]
-TILE_BYTES = {16: 2048, 8: 2176, 4: 1280}  # bytes of weights that a warp multiplies at once, by their bits
-WARP_INPUTS = 1024  # inputs of a row that a warp multiplies
-LEAST_SHARED = 200 << 10  # bytes of shared memory; with less, too few weights are on their way
+FILES = ("instructions", "step_layout", "step_weights", "step_exchange", "step_products", "step_attention", "step")
+SOURCES = [Path(__file__).with_name(f"{name}.cu") for name in FILES]  # compiled as one
+TILE, GROUP = 16, 32  # rows of a tile, and weights with one scale
+SCALE_BYTES = {8: 2, 4: 4}  # of a group
 ALONE = 512  # a past of up to this many keys is not divided into parts
 LONGEST = 4096  # a longer past would need more parts than there are
+LEAST_SHARED = 200 << 10  # bytes; with less, too few weights are on their way
+MOST_UNDER_WAY = 2  # buffers of weights that are being copied
+MOST_PARTS = 7  # of a row's inputs
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 # A model with another value of one of these keys runs as several kernels.
 SUPPORTED: dict[str, tuple[object, ...]] = {
@@ -47,13 +51,16 @@ class GpuSizes(NamedTuple):
         found = torch.cuda.get_device_properties(device)
         return cls(found.multi_processor_count, int(found.shared_memory_per_block_optin))  # type: ignore[attr-defined]
 
-    def stage(self, *bits: int) -> int:
-        """Bytes of a buffer for weights of these numbers of bits."""
-        return self.warps * max(TILE_BYTES[one] for one in bits)
+    def part(self, bits: int) -> int:
+        """How many inputs of a row are multiplied at once."""
+        return self.warps * (64 if bits == 16 else 128)
 
-    def most_outputs(self, outputs: int) -> int:
-        """How many outputs of a matrix a block computes, at most: an even number."""
-        return -(-outputs // (2 * self.blocks)) * 2
+    def tile_bytes(self, inputs: int, bits: int) -> int:
+        """Bytes of a tile's part in shared memory, with space between its rows."""
+        part = min(inputs, self.part(bits))
+        space = 0 if part == inputs else 16 if bits == 8 else 64
+        scales = 0 if bits == 16 else part // GROUP * SCALE_BYTES[bits] + 16
+        return TILE * (part * bits // 8 + space + scales)
 
 
 class Pointers(ctypes.Structure):
@@ -61,7 +68,7 @@ class Pointers(ctypes.Structure):
 
     _fields_ = [
         ("layers", ctypes.c_int64),
-        ("logits", ctypes.c_int64 * 4),
+        ("logits", ctypes.c_int64 * 3),
         ("norm", ctypes.c_int64 * 2),
         *((name, ctypes.c_int64) for name in ("x", "position", "cosines", "sines")),
         *((name, ctypes.c_int64) for name in ("words", "counter", "out", "capacity")),
@@ -122,8 +129,9 @@ class WholeStep:
         return [*addresses, cache[0].data_ptr(), cache[1].data_ptr()]
 
     def _matrix(self, matrix: Matrix) -> tuple[int, ...]:
-        parts = [self._keep(tensor) for tensor in tensors_of(matrix)]
-        return (*parts, *[0] * (3 - len(parts)), 0 if matrix.bias is None else self._keep(matrix.bias.float()))
+        codes, *scales = tensors_of(matrix)
+        together = self._keep(F.pad(torch.stack(scales, -1).flatten(1), (0, 8))) if scales else 0
+        return self._keep(codes), together, 0 if matrix.bias is None else self._keep(matrix.bias.float())
 
     def _norm(self, norm: Norm) -> tuple[int, ...]:
         return self._keep(norm.gamma.float().contiguous()), self._keep(norm.beta.float().contiguous())
@@ -151,8 +159,7 @@ def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelCo
     return (
         sizes.shared_bytes >= LEAST_SHARED
         and 2 * config.heads <= sizes.blocks
-        and sizes.most_outputs(config.width) <= 64 * sizes.warps
-        and bits_of(layers[0].projection) < 16
+        and config.width <= 32 * sizes.warps * sizes.blocks
         and all(found is not None and found.epsilon == norm.epsilon for found in norms)
         and all(layer.query_norm is None and layer.key_norm is None for layer in layers)
         and len({layer.rotated for layer in layers}) == 1
@@ -163,9 +170,9 @@ def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelCo
 def fits(matrix: Matrix, sizes: GpuSizes) -> bool:
     """Whether rows can be copied to shared memory, in multiples of 16 bytes, and their inputs are not too many."""
     tensors, bits = tensors_of(matrix), bits_of(matrix)
-    rows = [tensor[0].nbytes for tensor in tensors]
-    aligned = all(row % 16 == 0 for row in rows) and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-    return aligned and 2 * sum(rows) <= sizes.stage(bits) and rows[0] * 8 // bits <= WARP_INPUTS * sizes.warps
+    inputs = tensors[0][0].nbytes * 8 // bits
+    aligned = all(tensor[0].nbytes % 16 == 0 and tensor.data_ptr() % 16 == 0 for tensor in tensors)
+    return aligned and inputs % 64 == 0 and inputs <= MOST_PARTS * sizes.part(bits)
 
 
 def matrices_of(layer: Layer) -> list[Matrix]:
@@ -194,22 +201,24 @@ def kernel_constants(
     gated, kind = config.feedforward in GATES, GATES.get(config.feedforward, config.feedforward)
     cos, _, pairing = tables.rotation if tables.rotation and layers[0].rotated else (torch.empty(0), None, "none")
     bits, logits_bits = bits_of(layers[0].projection), bits_of(logits)
-    stage, heads = sizes.stage(bits, logits_bits), config.heads * config.key_width
-    shapes = [(config.width, heads + 2 * config.key_heads * config.key_width), (heads, config.width)]
-    shapes += [
-        (config.width, config.hidden * (1 + gated)),
-        (config.hidden, config.width),
-        (config.width, logits.outputs),
-    ]
-    sums = max(-(-inputs // WARP_INPUTS) * (sizes.most_outputs(outputs) + 2) for inputs, outputs in shapes)
-    numbers = max(inputs for inputs, _ in shapes) + sums + (sizes.warps + 3) * config.key_width
-    stages = (sizes.shared_bytes - 4 * numbers - 2048) // (stage + 16)
+    float16, layer_norm = dtype == torch.float16, config.norm == "layer"
+    inputs = {config.width: bits, config.heads * config.key_width: bits, config.hidden: bits}
+    stage = max(sizes.tile_bytes(count, bits) for count in inputs)
+    stage = max(stage, sizes.tile_bytes(config.width, logits_bits))
+    most = [-(-outputs // (2 * sizes.blocks)) * 2 for outputs in (config.hidden, config.width)]
+    projected = -(-(config.heads + 2 * config.key_heads) * config.key_width // (2 * sizes.blocks)) * 2
+    sums = max(64, projected, most[0] * (1 + gated), most[1])
+    parts = max(-(-count // sizes.part(width)) for count, width in [*inputs.items(), (config.width, logits_bits)])
+    words = 64 if 16 in (bits, logits_bits) else 32
+    other = 4 * sizes.warps * parts * (2 * words + 8) + 8 * sums * (sizes.warps + 4) + 4096
+    other += 4 * (sizes.warps + 3) * config.key_width
     return {
         **{"WIDTH": config.width, "HEADS": config.heads, "KV_HEADS": config.key_heads, "HEAD": config.key_width},
         **{"HIDDEN": config.hidden, "GATED": int(gated), "VOCABULARY": logits.outputs, "LAYERS": len(layers)},
-        **{"LAYER_BITS": bits, "LOGITS_BITS": logits_bits, "FLOAT16": int(dtype == torch.float16)},
-        **{"LAYER_NORM": int(config.norm == "layer"), "ACTIVATION": ACTIVATIONS[kind]},
+        **{"LAYER_BITS": bits, "LOGITS_BITS": logits_bits, "FLOAT16": int(float16)},
+        **{"LAYER_NORM": int(layer_norm), "EARLY_NORM": int(layer_norm or float16), "ACTIVATION": ACTIVATIONS[kind]},
         **{"ROTATED": 2 * cos.shape[-1], "HALF_PAIRING": int(pairing == "half"), "BLOCKS": sizes.blocks},
         **{"PARTS": 4 if 4 * config.heads <= sizes.blocks else 2, "ALONE": ALONE, "WARPS": sizes.warps},
-        **{"STAGE": stage, "STAGES": stages, "SHARED_BYTES": sizes.shared_bytes},
+        **{"MOST_UNDER_WAY": MOST_UNDER_WAY},
+        **{"STAGE": stage, "STAGES": (sizes.shared_bytes - other) // (stage + 16), "SHARED_BYTES": sizes.shared_bytes},
     }
