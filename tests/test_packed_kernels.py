@@ -13,6 +13,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from chumoku.nn.attention import attend  # noqa: E402 - only where Triton is installed
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
+from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 
 
@@ -27,7 +28,8 @@ def test_the_kernel_equals_the_formula_in_float32(causal, width):
     packing = make_packing(starts, lengths[0], keys, lengths[1])
     inputs = [torch.randn(1, 3, length, width, device=DEVICE, requires_grad=True) for length in lengths]
     rows = [part[0].transpose(0, 1) for part in inputs]
-    ours = attend_tiles(*rows, *packing[2:], causal)[0].transpose(0, 1)[None]
+    tiles = cut_tiles(starts, lengths[0], keys, lengths[1])
+    ours = attend_tiles(*rows, *packing[2:4], tiles, causal)[0].transpose(0, 1)[None]
     formula = attend(*inputs, mask=packing.mask(), causal=causal)[0]
     gradient = torch.randn_like(ours)
     for left, right in zip(

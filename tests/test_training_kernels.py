@@ -26,6 +26,7 @@ from chumoku.nn.joined_attention_kernel import attend_joined_tiles  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
+from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
@@ -297,6 +298,7 @@ def test_joined_attention_equals_its_parts(causal, biased, rotated):
     torch.manual_seed(0)
     starts = torch.tensor([0, 5, 5, 18, 89, 101], dtype=torch.int32, device=DEVICE)
     packing, angles = make_packing(starts, 101, starts, 101), torch.randn(101, 8, device=DEVICE)
+    tiles = cut_tiles(starts, 101, starts, 101)
     rotation = Rotation(angles.cos(), angles.sin(), "half")
     x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((101, 7), (96, 7), (96,)))
 
@@ -305,10 +307,10 @@ def test_joined_attention_equals_its_parts(causal, biased, rotated):
 
     def formula(x, weight, *bias):
         query, key, value = F.linear(x, weight / 2, *bias).view(101, 3, 2, 16).unbind(1)
-        return attend_tiles(turn(query), turn(key), value, *packing[2:], causal)[0]
+        return attend_tiles(turn(query), turn(key), value, *packing[2:4], tiles, causal)[0]
 
     def ours(x, weight, bias=None):
-        rows, angles = (packing.query_numbers, packing.key_ranges), rotation[:2] if rotated else (None, None)
+        rows, angles = (packing.query_numbers, tiles), rotation[:2] if rotated else (None, None)
         return attend_joined_tiles(x, weight / 2, bias, *angles, *rows, 2, causal)[0]
 
     assert_equal_with_gradients(ours, formula, *(x, weight, bias)[: 2 + biased])

@@ -32,7 +32,7 @@ def attend_joined(
     from chumoku.nn.joined_attention_kernel import attend_joined_tiles
 
     angles = (None, None) if rotation is None else (rotation.cos.flatten(0, -2), rotation.sin.flatten(0, -2))
-    rows, heads = (packing.query_numbers, packing.key_ranges), attention.query.out_features // width
+    rows, heads = (packing.query_numbers, packing.tiles), attention.query.out_features // width
     output: Tensor = attend_joined_tiles(x.squeeze(0), weight, bias, *angles, *rows, heads, context.causal)[0]
     return output.transpose(0, 1)[None]
 

@@ -2,8 +2,8 @@
 
     [Q K V] = x W + b,   Q and K rotated,   O = softmax(Q Kᵀ / √d) V within each sequence
 
-Queries, keys and values stay in one tensor [T, 3, H, K], as does their gradient, and both are rotated in place: nothing
-is split, copied or joined between the matrix products.
+Queries, keys and values stay in one tensor [T, 3, H, K], as does their gradient: nothing is split, copied or joined
+between the matrix products. Queries and keys are rotated in place, and their gradient before it is stored.
 """
 
 # mypy: ignore-errors
@@ -26,7 +26,7 @@ def attend_joined_tiles(
     cos: Tensor | None,
     sin: Tensor | None,
     numbers: Tensor,
-    ranges: Tensor,
+    tiles: Tensor,
     heads: int,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,12 +34,12 @@ def attend_joined_tiles(
     joined = F.linear(x, weight, bias).view(len(x), 3, heads, -1)
     if cos is not None:
         rotate_in_place(joined, cos, sin)
-    output, log_sums = attend_rows(*joined.unbind(1), numbers, numbers, ranges, causal)
+    output, log_sums = attend_rows(*joined.unbind(1), (numbers, numbers), tiles, causal)
     return output, log_sums, joined
 
 
 @attend_joined_tiles.register_fake
-def _(x, weight, bias, cos, sin, numbers, ranges, heads, causal):
+def _(x, weight, bias, cos, sin, numbers, tiles, heads, causal):
     tokens, width = x.shape[0], weight.shape[0] // (3 * heads)
     output, log_sums = x.new_empty((tokens, heads, width)), x.new_empty((tokens, heads), dtype=torch.float32)
     return output, log_sums, x.new_empty((tokens, 3, heads, width))
@@ -54,27 +54,25 @@ def differentiate_joined(
     cos: Tensor | None,
     sin: Tensor | None,
     numbers: Tensor,
-    ranges: Tensor,
+    tiles: Tensor,
     causal: bool,
 ) -> Tensor:
     """The gradient of x W + b, in one tensor [T, 3, H, K]."""
-    found = torch.empty_like(joined)
-    packing = (numbers, numbers, ranges, ranges)
-    differentiate_rows(found.unbind(1), gradient, output, log_sums, *joined.unbind(1), packing, causal)
-    if cos is not None:
-        rotate_in_place(found, cos, sin, inverse=True)
+    found, angles = torch.empty_like(joined), None if cos is None else (cos.contiguous(), sin.contiguous())
+    rows = (*joined.unbind(1), (numbers, numbers), tiles, causal, angles)
+    differentiate_rows(found.unbind(1), gradient, output, log_sums, *rows)
     return found
 
 
 @differentiate_joined.register_fake
-def _(gradient, output, log_sums, joined, cos, sin, numbers, ranges, causal):
+def _(gradient, output, log_sums, joined, cos, sin, numbers, tiles, causal):
     return joined.new_empty(joined.shape)
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
-    x, weight, bias, cos, sin, numbers, ranges, _, ctx.causal = inputs
+    x, weight, bias, cos, sin, numbers, tiles, _, ctx.causal = inputs
     ctx.biased = bias is not None
-    ctx.save_for_backward(x, weight, *output, cos, sin, numbers, ranges)
+    ctx.save_for_backward(x, weight, *output, cos, sin, numbers, tiles)
 
 
 def _backward(ctx, gradient: Tensor, *_):
