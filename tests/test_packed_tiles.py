@@ -25,7 +25,8 @@ def make_starts(lengths):
 def cut(queries, keys):
     starts = make_starts(queries), make_starts(keys)
     number, *tiles = cut_tiles(starts[0], sum(queries), starts[1], sum(keys)).tolist()
-    assert len(set(number)) == 1 and number[0] <= len(tiles)
+    assert len(set(number)) == 1
+    assert number[0] <= len(tiles)
     assert not any(tile[0] < tile[1] or tile[2] < tile[3] for tile in tiles[number[0] :])
     return [[range(*tile[at : at + 2]) for at in (0, 2, 4, 6)] for tile in tiles[: number[0]]], starts
 

@@ -22,7 +22,7 @@ from chumoku.nn import activation_kernel, residual_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
-from chumoku.nn.joined_attention_kernel import attend_joined_tiles  # noqa: E402
+from chumoku.nn.joined_attention_kernel import attend_joined_tiles, attend_source_tiles  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
@@ -314,3 +314,17 @@ def test_joined_attention_equals_its_parts(causal, biased, rotated):
         return attend_joined_tiles(x, weight / 2, bias, *angles, *rows, 2, causal)[0]
 
     assert_equal_with_gradients(ours, formula, *(x, weight, bias)[: 2 + biased])
+
+
+def test_attention_to_joined_keys_and_values_equals_its_parts():
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 5, 5, 18, 89, 101], dtype=torch.int32, device=DEVICE)
+    others = torch.tensor([0, 7, 11, 11, 59, 131], dtype=torch.int32, device=DEVICE)
+    packing = make_packing(starts, 101, others, 131)
+    rows = (packing.query_numbers, packing.key_numbers, cut_tiles(starts, 101, others, 131))
+    query, joined = torch.randn(101, 3, 16, device=DEVICE), torch.randn(131, 2, 3, 16, device=DEVICE)
+    assert_equal_with_gradients(
+        lambda query, joined: attend_source_tiles(query, joined, *rows)[0],
+        lambda query, joined: attend_tiles(query, *joined.unbind(1), *rows, False)[0],
+        *(query, joined),
+    )

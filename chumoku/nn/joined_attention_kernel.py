@@ -1,6 +1,7 @@
-"""Self-attention of a packed row on a GPU, from the input of its projections to its heads, for training.
+"""Attention of a packed row on a GPU with joined projections, for training.
 
-    [Q K V] = x W + b,   Q and K rotated,   O = softmax(Q Kᵀ / √d) V within each sequence
+    self-attention     [Q K V] = x W + b,   Q and K rotated,   O = softmax(Q Kᵀ / √d) V within each sequence
+    cross-attention    [K V] is joined
 
 Queries, keys and values stay in one tensor [T, 3, H, K], as does their gradient: nothing is split, copied or joined
 between the matrix products. Queries and keys are rotated in place, and their gradient before it is stored.
@@ -82,3 +83,50 @@ def _backward(ctx, gradient: Tensor, *_):
 
 
 attend_joined_tiles.register_autograd(_backward, setup_context=_save_for_backward)
+
+
+@torch.library.custom_op("chumoku::attend_joined_source", mutates_args=())
+def attend_source_tiles(
+    query: Tensor, joined: Tensor, query_numbers: Tensor, key_numbers: Tensor, tiles: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The output [T, H, K] and log-sums [T, H] of queries [T, H, K], and keys and values [S, 2, H, K]."""
+    return attend_rows(query, *joined.unbind(1), (query_numbers, key_numbers), tiles, False)
+
+
+@attend_source_tiles.register_fake
+def _(query, joined, query_numbers, key_numbers, tiles):
+    return query.new_empty(query.shape), query.new_empty(query.shape[:2], dtype=torch.float32)
+
+
+@torch.library.custom_op("chumoku::attend_joined_source_backward", mutates_args=())
+def differentiate_source(
+    gradient: Tensor,
+    output: Tensor,
+    log_sums: Tensor,
+    query: Tensor,
+    joined: Tensor,
+    query_numbers: Tensor,
+    key_numbers: Tensor,
+    tiles: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the queries, and of the keys and values."""
+    gradients = query.new_empty(query.shape), joined.new_empty(joined.shape)
+    parts, rows = (gradients[0], *gradients[1].unbind(1)), (query, *joined.unbind(1), (query_numbers, key_numbers))
+    differentiate_rows(parts, gradient, output, log_sums, *rows, tiles, False)
+    return gradients
+
+
+@differentiate_source.register_fake
+def _(gradient, output, log_sums, query, joined, query_numbers, key_numbers, tiles):
+    return query.new_empty(query.shape), joined.new_empty(joined.shape)
+
+
+def _save_source(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*output, *inputs)
+
+
+def _differentiate_source(ctx, gradient: Tensor, _):
+    return (*differentiate_source(gradient, *ctx.saved_tensors), None, None, None)
+
+
+attend_source_tiles.register_autograd(_differentiate_source, setup_context=_save_source)
