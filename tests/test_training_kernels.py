@@ -18,7 +18,7 @@ from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is ins
 from chumoku.models.build import build  # noqa: E402
 from chumoku.models.presets import preset  # noqa: E402
 from chumoku.models.stack import Stack  # noqa: E402
-from chumoku.nn import activation_kernel, residual_kernel  # noqa: E402
+from chumoku.nn import activation_kernel, relu_kernel, residual_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
@@ -29,6 +29,7 @@ from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
 from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
+from chumoku.nn.relu_kernel import relu_feedforward  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
 from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
 from chumoku.training.compiler_fallbacks import register_fallbacks  # noqa: E402
@@ -213,6 +214,24 @@ def test_a_feedforward_is_the_same_with_the_kernel(kind, biased, monkeypatch):
     expected = feed(x)
     monkeypatch.setattr(FeedForward, "_has_kernel", lambda self, x: True)
     torch.testing.assert_close(feed(x), expected, atol=1e-4 if DEVICE.type == "cpu" else 5e-2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_feedforward_with_relu(biased, monkeypatch):
+    """Several blocks, which are not full, and fewer programs than blocks."""
+    if DEVICE.type == "cuda" and not relu_kernel.BULK_COPIES:
+        pytest.skip("This GPU does not copy blocks of tensors.")
+    monkeypatch.setattr(relu_kernel, "ROWS", 64)
+    monkeypatch.setattr(relu_kernel, "COLUMNS", 64)
+    monkeypatch.setattr(relu_kernel, "_programs", lambda device: 3)
+    torch.manual_seed(0)
+    shapes = ((71, 88), (136, 88), (88, 136), (136,), (88,))
+    x, up, down, up_bias, down_bias = (torch.randn(*shape, device=DEVICE) / 8 for shape in shapes)
+    assert_equal_with_gradients(
+        lambda x, up, down, a=None, b=None: relu_feedforward(x, up, a, down, b)[0],
+        lambda x, up, down, a=None, b=None: F.linear(F.linear(x, up, a).relu(), down, b),
+        *(x, up, down, up_bias, down_bias)[: 3 + 2 * biased],
+    )
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from torch import Tensor
 from chumoku.nn.packed_tiles import TILE
 
 LOG2_E = math.log2(math.e)
-REGISTERS = 168  # of a thread of the backward pass, so that three programs run on a multiprocessor
+# Registers of a thread: four programs of the forward pass run on a multiprocessor, and three of the backward pass.
+FORWARD_REGISTERS, BACKWARD_REGISTERS = 128, 168
 
 
 @triton.jit
@@ -257,7 +258,9 @@ def attend_rows(query, key, value, numbers, tiles, causal: bool) -> tuple[Tensor
     output = query.new_empty((queries, heads, width))
     log_sums = query.new_empty((queries, heads), dtype=torch.float32)
     arguments = (*inputs, output, log_sums, *numbers, tiles, heads, LOG2_E / math.sqrt(width), *strides)
-    _launch(attend_tiles_of_row, query.shape, max(queries, len(key)), *arguments, CAUSAL=causal)
+    _launch(
+        attend_tiles_of_row, query.shape, max(queries, len(key)), *arguments, CAUSAL=causal, maxnreg=FORWARD_REGISTERS
+    )
     return output, log_sums
 
 
@@ -269,7 +272,7 @@ def differentiate_rows(
     factor, (cos, sin) = 1 / math.sqrt(query.shape[-1]), angles or inputs[:2]
     found = (*inputs[:3], cos, sin, output, inputs[3], log_sums, *gradients, *numbers, tiles)
     arguments = (*found, query.shape[1], LOG2_E * factor, factor, *strides)
-    options = {"CAUSAL": causal, "ROTATED": angles is not None, "maxnreg": REGISTERS}
+    options = {"CAUSAL": causal, "ROTATED": angles is not None, "maxnreg": BACKWARD_REGISTERS}
     _launch(differentiate_tiles_of_row, query.shape, max(len(query), len(key)), *arguments, **options)
 
 
