@@ -1,7 +1,7 @@
 """Attention within packed sequences on a GPU, in Triton: forward and backward.
 
     forward     O = softmax(Q Kᵀ / √d) V for a tile's queries, over the keys of its sequences
-    backward    P = exp(S − L),  D = Σ dO ⊙ O,  dS = P ⊙ (dO Vᵀ − D)
+    backward    P = exp(S − L),  D = Σ P ⊙ dO Vᵀ = Σ dO ⊙ O,  dS = P ⊙ (dO Vᵀ − D)
                 dQ = dS K / √d for a tile's queries,  dV = Pᵀ dO,  dK = dSᵀ Q / √d for its keys
 
 Kernels made for long texts need a tile of their own for every sentence. Here most tiles are several whole sentences
@@ -136,26 +136,31 @@ def attend_tiles_of_row(
 
 @triton.jit
 def load_queries(
-    query, output, gradient, log_sums, query_numbers, heads, rows, inside, head,
+    query, gradient, log_sums, query_numbers, heads, rows, inside, head,
     query_row, query_head, gradient_row, gradient_head, WIDTH: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Q, dO, L, D and the sequences of these queries."""
+    """Q, dO, L and the sequences of these queries."""
     q = load_rows(query, query_row, query_head, rows, inside, head, WIDTH, PADDED)
     g = load_rows(gradient, gradient_row, gradient_head, rows, inside, head, WIDTH, PADDED)
-    o = load_rows(output, heads * WIDTH, WIDTH, rows, inside, head, WIDTH, PADDED)
     logs = tl.load(log_sums + rows * heads + head, mask=inside, other=float("inf"))
-    dot = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
-    return q, g, logs, dot, tl.load(query_numbers + rows, mask=inside, other=-1)
+    return q, g, logs, tl.load(query_numbers + rows, mask=inside, other=-1)
 
 
 @triton.jit
-def differentiate_scores(q, g, logs, dot, sequence, rows, k, v, key_sequence, keys, scale, CAUSAL: tl.constexpr):
-    """P and dS of these queries and keys, transposed: keys × queries."""
+def load_dots(output, g, heads, rows, inside, head, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """D of these queries."""
+    o = load_rows(output, heads * WIDTH, WIDTH, rows, inside, head, WIDTH, PADDED)
+    return tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
+
+
+@triton.jit
+def weigh(q, g, logs, sequence, rows, k, v, key_sequence, keys, scale, CAUSAL: tl.constexpr):
+    """P and V dOᵀ of these queries and keys, transposed: keys × queries."""
     allowed = key_sequence[:, None] == sequence[None, :]
     if CAUSAL:
         allowed = allowed & (keys[:, None] <= rows[None, :])
     weights = tl.where(allowed, tl.exp2(tl.dot(k, tl.trans(q)) * scale - logs[None, :]), 0.0)
-    return weights.to(g.dtype), (weights * (tl.dot(v, tl.trans(g)) - dot[None, :])).to(q.dtype)
+    return weights, tl.dot(v, tl.trans(g))
 
 
 @triton.jit
@@ -179,17 +184,17 @@ def differentiate_tiles_of_row(
         rows, keys = first + tl.arange(0, TILE), key_first + tl.arange(0, TILE)
         inside, known = rows < last, keys < key_last
         if (end - start <= TILE) & (query_end - query_start <= TILE):  # whole sequences
-            q, g, logs, dot, sequence = load_queries(
-                query, output, gradient, log_sums, query_numbers, heads, rows, inside, head,
+            q, g, logs, sequence = load_queries(
+                query, gradient, log_sums, query_numbers, heads, rows, inside, head,
                 query_row, query_head, gradient_row, gradient_head, WIDTH, PADDED,
             )  # fmt: skip
             k, v, key_sequence = load_keys(
                 key, value, key_numbers, keys, known, head, key_row, key_head, value_row, value_head, WIDTH, PADDED
             )
-            weights, change = differentiate_scores(
-                q, g, logs, dot, sequence, rows, k, v, key_sequence, keys, scale, CAUSAL
-            )
-            dv = tl.dot(weights, g)
+            weights, gained = weigh(q, g, logs, sequence, rows, k, v, key_sequence, keys, scale, CAUSAL)
+            dots = tl.sum(weights * gained, 0)  # all keys of the queries are here, so this is D
+            change = (weights * (gained - dots[None, :])).to(q.dtype)
+            dv = tl.dot(weights.to(g.dtype), g)
             store_rows(value_gradient, dv_row, dv_head, dv, keys, known, head, WIDTH, PADDED)
             dk = tl.dot(change, q) * factor
             store_rotated(key_gradient, dk_row, dk_head, dk, keys, known, head, cos, sin, WIDTH, PADDED, ROTATED, TILE)
@@ -198,10 +203,11 @@ def differentiate_tiles_of_row(
                 query_gradient, dq_row, dq_head, dq, rows, inside, head, cos, sin, WIDTH, PADDED, ROTATED, TILE
             )
         else:
-            q, g, logs, dot, sequence = load_queries(
-                query, output, gradient, log_sums, query_numbers, heads, rows, inside, head,
+            q, g, logs, sequence = load_queries(
+                query, gradient, log_sums, query_numbers, heads, rows, inside, head,
                 query_row, query_head, gradient_row, gradient_head, WIDTH, PADDED,
             )  # fmt: skip
+            dots = load_dots(output, g, heads, rows, inside, head, WIDTH, PADDED)
             dq = tl.zeros([TILE, PADDED], tl.float32)
             for place in range(start, end, TILE):
                 others = place + tl.arange(0, TILE)
@@ -209,10 +215,8 @@ def differentiate_tiles_of_row(
                     key, value, key_numbers, others, others < end, head, key_row, key_head, value_row, value_head,
                     WIDTH, PADDED,
                 )  # fmt: skip
-                _, change = differentiate_scores(
-                    q, g, logs, dot, sequence, rows, k, v, key_sequence, others, scale, CAUSAL
-                )
-                dq += tl.dot(tl.trans(change), k)
+                weights, gained = weigh(q, g, logs, sequence, rows, k, v, key_sequence, others, scale, CAUSAL)
+                dq += tl.dot(tl.trans((weights * (gained - dots[None, :])).to(q.dtype)), k)
             dq *= factor
             store_rotated(
                 query_gradient, dq_row, dq_head, dq, rows, inside, head, cos, sin, WIDTH, PADDED, ROTATED, TILE
@@ -223,15 +227,14 @@ def differentiate_tiles_of_row(
             dk, dv = tl.zeros([TILE, PADDED], tl.float32), tl.zeros([TILE, PADDED], tl.float32)
             for place in range(query_start, query_end, TILE):
                 others = place + tl.arange(0, TILE)
-                q, g, logs, dot, sequence = load_queries(
-                    query, output, gradient, log_sums, query_numbers, heads, others, others < query_end, head,
+                q, g, logs, sequence = load_queries(
+                    query, gradient, log_sums, query_numbers, heads, others, others < query_end, head,
                     query_row, query_head, gradient_row, gradient_head, WIDTH, PADDED,
                 )  # fmt: skip
-                weights, change = differentiate_scores(
-                    q, g, logs, dot, sequence, others, k, v, key_sequence, keys, scale, CAUSAL
-                )
-                dv += tl.dot(weights, g)
-                dk += tl.dot(change, q)
+                dots = load_dots(output, g, heads, others, others < query_end, head, WIDTH, PADDED)
+                weights, gained = weigh(q, g, logs, sequence, others, k, v, key_sequence, keys, scale, CAUSAL)
+                dv += tl.dot(weights.to(g.dtype), g)
+                dk += tl.dot((weights * (gained - dots[None, :])).to(q.dtype), q)
             dk *= factor
             store_rows(value_gradient, dv_row, dv_head, dv, keys, known, head, WIDTH, PADDED)
             store_rotated(key_gradient, dk_row, dk_head, dk, keys, known, head, cos, sin, WIDTH, PADDED, ROTATED, TILE)
@@ -243,12 +246,16 @@ def _prepare(*tensors: Tensor) -> tuple[list[Tensor], list[int]]:
     return tensors, [stride for each in tensors for stride in each.stride()[:2]]
 
 
+def _programs(tokens: int) -> int:
+    """As many as tiles that are two thirds full; if there are more tiles, some programs compute several."""
+    return triton.cdiv(3 * tokens, 2 * TILE)
+
+
 def _launch(kernel, shape: tuple[int, int, int], tokens: int, *arguments, **options) -> None:
-    """Start programs for tiles that are two thirds full; with more tiles, some programs compute several."""
+    """Start the programs of each head."""
     _, heads, width = shape
     sizes = {"WIDTH": width, "PADDED": max(16, triton.next_power_of_2(width)), "TILE": TILE}
-    programs = triton.cdiv(3 * tokens, 2 * TILE)
-    kernel[(heads, programs)](*arguments, **sizes, **options, num_warps=4, num_stages=1)
+    kernel[(heads, _programs(tokens))](*arguments, **sizes, **options, num_warps=4, num_stages=1)
 
 
 def attend_rows(query, key, value, numbers, tiles, causal: bool) -> tuple[Tensor, Tensor]:
