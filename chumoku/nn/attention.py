@@ -264,7 +264,9 @@ class Attention(nn.Module):
         if attended is not None:
             return self._join_heads(attended)
         if source is None and fused:
-            query, key, value = self._split_joined(F.linear(x, *self.join(self.query, self.key, self.value)))
+            query, key, value = self._split_joined(
+                F.linear(x, *self.join_projections(self.query, self.key, self.value))
+            )
         else:
             query = self._split(self.query(x), self.query_norm)
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
@@ -310,7 +312,7 @@ class Attention(nn.Module):
             return False
         return all(isinstance(part, nn.Linear) for part in (self.query, self.key, self.value))
 
-    def join(self, *parts: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    def join_projections(self, *parts: nn.Linear) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias for one product of these projections: 6 % less time in a step of GPT-2."""
         bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
         return torch.cat([part.weight for part in parts]), bias

@@ -45,7 +45,7 @@ def _attend_to_itself(attention: Attention, x: Tensor, packing: Packing, context
     from chumoku.nn.joined_attention_kernel import attend_joined_tiles
 
     angles = (None, None) if rotation is None else (rotation.cos.flatten(0, -2), rotation.sin.flatten(0, -2))
-    weight, bias = attention.join(attention.query, attention.key, attention.value)
+    weight, bias = attention.join_projections(attention.query, attention.key, attention.value)
     rows, heads = (packing.query_numbers, packing.tiles), attention.query.out_features // width
     output: Tensor = attend_joined_tiles(x.squeeze(0), weight, bias, *angles, *rows, heads, context.causal)[0]
     return output.transpose(0, 1)[None]
@@ -56,7 +56,9 @@ def _attend_to_source(attention: Attention, x: Tensor, source: Tensor, packing: 
 
     width = attention.head_width
     query = attention.query(x).view(x.shape[1], -1, width)
-    joined = F.linear(source, *attention.join(attention.key, attention.value)).view(source.shape[1], 2, -1, width)
+    joined = F.linear(source, *attention.join_projections(attention.key, attention.value)).view(
+        source.shape[1], 2, -1, width
+    )
     output: Tensor = attend_source_tiles(query, joined, *packing[2:])[0]
     return output.transpose(0, 1)[None]
 

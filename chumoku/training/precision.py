@@ -76,7 +76,7 @@ class Cast(nn.Module):
         self.inner, self.dtype, self.together = inner, dtype, together
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        weights = dict(self.inner.named_parameters())
+        weights: dict[str, Tensor] = dict(self.inner.named_parameters())
         if self.together and torch.compiler.is_compiling():
             trained = {
                 name: weight
