@@ -29,7 +29,7 @@ from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
 from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
-from chumoku.nn.relu_kernel import relu_feedforward  # noqa: E402
+from chumoku.nn.relu_kernel import multiply_where_positive, relu_feedforward  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
 from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
 from chumoku.training.compiler_fallbacks import register_fallbacks  # noqa: E402
@@ -129,6 +129,8 @@ def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
         lambda x, weight, gamma, labels: add_norm_rows(x, x, gamma, labels, 6554, 1e-5),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "gelu"),),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "relu"),),
+        lambda x, weight, gamma, labels: relu_feedforward(x, weight, None, weight.T, None),
+        lambda x, weight, gamma, labels: multiply_where_positive(x, weight.T, x @ weight.T, biased=True),
         lambda x, weight, gamma, labels: token_losses(x, labels, 0.0),
         lambda x, weight, gamma, labels: linear_losses(x, weight, None, labels, 0.0),
     ],
