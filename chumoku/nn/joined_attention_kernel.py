@@ -1,10 +1,10 @@
 """Attention of a packed row on a GPU with joined projections, for training.
 
-    self-attention     [Q K V] = x W + b,   Q and K rotated,   O = softmax(Q Kᵀ / √d) V within each sequence
-    cross-attention    [K V] is joined
+    self-attention     [Q K V] = x W + b in one tensor [T, 3, H, K],   Q and K rotated in place
+    cross-attention    Q [T, H, K],   [K V] in one tensor [S, 2, H, K]
+    both               O = softmax(Q Kᵀ / √d) V within each sequence
 
-Queries, keys and values stay in one tensor [T, 3, H, K], as does their gradient: nothing is split, copied or joined
-between the matrix products. Queries and keys are rotated in place, and their gradient before it is stored.
+Gradients have the same form as their tensors, so nothing is split, copied or joined between the matrix products.
 """
 
 # mypy: ignore-errors
