@@ -62,11 +62,17 @@ def test_number_of_threads_changes_no_bit(
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-@pytest.mark.parametrize("choices", [{}, {"position": "alibi"}, {"attention_window": 17}, {"position": "relative"}])
-def test_a_prompt_equals_its_tokens_one_by_one(choices: dict[str, object]) -> None:
-    """Attention is computed for several tokens together, and for one token alone, with the same result in every bit."""
+@pytest.mark.parametrize(
+    ("precision", "choices"),
+    [
+        *(("float32", choices) for choices in ({}, {"position": "alibi"}, {"attention_window": 17})),
+        *(("float32", {"position": "relative"}), ("bf16", {}), ("int8", {}), ("int4", {"width": 96})),
+    ],
+)
+def test_a_prompt_equals_its_tokens_one_by_one(precision: str, choices: dict[str, object]) -> None:
+    """Several tokens together have the same products and attention in every bit as one token alone."""
     sizes = {"vocabulary": 307, "layers": 3, "context": 211, "width": 88, "heads": 4, "kv_heads": 2}
-    model = build(ModelConfig(kind="decoder", **sizes, **choices), seed=7).eval()
+    model = to_precision(build(ModelConfig(kind="decoder", **sizes | choices), seed=7).eval(), precision)
     if unsupported(model):
         pytest.skip("There is no native library here.")
     prompts = [[(7 * place + row) % 307 for place in range(length)] for row, length in enumerate((131, 73))]

@@ -83,7 +83,7 @@ def test_the_environment_chooses_a_variant(pretend, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("CHUMOKU_NATIVE", value)
         assert build._find() == expected
     for value, sentence in {
-        "amx": "needs amx_int8, amx_tile, avx512_vnni, avx512bw, .*, which .*cpuinfo does not list",
+        "amx": "needs amx_bf16, amx_int8, amx_tile, avx512_bf16, avx512_vnni, .*, which .*cpuinfo does not list",
         "dotprod": "CHUMOKU_NATIVE=dotprod is unknown. .* 0, native, amx, avx512-gfni, .*, avx2, x86-64-v2.",
     }.items():
         monkeypatch.setenv("CHUMOKU_NATIVE", value)

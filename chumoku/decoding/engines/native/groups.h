@@ -8,6 +8,7 @@
 #include "pairs_wasm.h"
 #include "pairs_x86.h"
 #include "structs.h"
+#include "tiles.h"
 #include "vectors.h"
 
 namespace {
@@ -26,13 +27,15 @@ constexpr int INPUT_BYTES = 2;   // of a quantized input: its halves
 // them.
 struct Inputs {
     int stride = 0, groups = 0;
-    std::vector<float> floats, step, shift;
-    std::vector<int8_t> halves;  // or pairs of 16-bit numbers (pairs_x86.h, pairs_wasm.h)
+    Lines<float> floats, step, shift;
+    Lines<int8_t> halves;  // or pairs of 16-bit numbers (pairs_x86.h, pairs_wasm.h)
     std::vector<int32_t> sums;  // of the integers of half a group
+    TileInputs tiles;            // for weights in bf16
 
     void reserve(int count, int inputs) {
         stride = pad_to_64(inputs);
         groups = stride / GROUP;
+        tiles.reserve(count, groups);
         size_t rows = (count + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;  // whole tiles are read
         floats.resize(rows * stride);
         halves.resize(INPUT_BYTES * floats.size());
@@ -48,15 +51,16 @@ struct Inputs {
     const int16_t* pairs(int r) const { return reinterpret_cast<const int16_t*>(halves.data()) + size_t(r) * stride; }
 
     void form(int r, const Product& product) {
-        std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
-        if (product.kind >= INT8)
-            for (int g = 0; g < groups; g++) quantize(r, g);
+        form_part(r, product, 0, product.inputs);
     }
     // The same for inputs `from` … `to` of a row, for rows that several threads convert in parts.
     void form_part(int r, const Product& product, int from, int to) {
         if (to == product.inputs) std::fill(row(r) + to, row(r) + stride, 0.0f);
-        if (product.kind >= INT8)
-            for (int g = from / GROUP; g < (to + GROUP - 1) / GROUP; g++) quantize(r, g);
+        if (product.kind == FLOAT32) return;
+        for (int g = from / GROUP; g < (to + GROUP - 1) / GROUP; g++) {
+            if (product.kind >= INT8) quantize(r, g);
+            else if (tiles_available()) tiles.split(r, g, row(r) + g * GROUP);
+        }
     }
     void quantize(int r, int g) {
         size_t first = size_t(g) * GROUP, place = size_t(r) * groups + g;
@@ -181,6 +185,11 @@ template <int KIND> struct Group {
         const int32_t* halves = &in.sums[2 * place];
         int32_t sum = PARTS == 2 ? halves[part] : halves[0] + halves[1];
         if (OFFSET && F.center) dots -= F.center * sum;
+        return add_centered(sums, dots, scale, shift, in, place, sum);
+    }
+    // The same with the dots of q − center.
+    [[gnu::always_inline]] static Floats add_centered(
+        Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int32_t sum) {
         sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
         if (!F.shifted) return sums;
         return fma(shift, spread(PARTS == 2 ? in.step[place] * float(sum) : in.shift[place]), sums);

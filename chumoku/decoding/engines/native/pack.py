@@ -4,6 +4,8 @@
     bf16      [N/n][K/2][n][2]         int4   [N/n][K/32], of each group [4][n][4], s [n], m [n]
     blocks of GGUF files: alike, with as many bits for q as in the file (groups.h)
 
+In bf16, K is a multiple of 32: the rest are zeros.
+
 This module only describes sources and targets; packing.h copies, all matrices in one call (`call.Weights`).
 """
 
@@ -249,7 +251,7 @@ def layout_of(kind: str, inputs: int) -> Layout:
     if kind == "float32":
         return Layout(1, 4 * inputs, inputs)
     if kind == "bf16":
-        return Layout(1, 2 * inputs, -(-inputs // 2))
+        return Layout(1, 2 * inputs, -(-inputs // GROUP) * GROUP // 2)
     if kind == "int8":
         return Layout(-(-inputs // GROUP), GROUP, GROUP // 4, 1, SIGNS)
     if kind == "int4":

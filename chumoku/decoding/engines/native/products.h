@@ -3,7 +3,7 @@
 // Weights are stored in blocks of as many outputs as a register has lanes (n = 16 with AVX-512, 8 with
 // AVX2, else 4), so that a register holds one sum for each output and no sum across a register is needed:
 //
-//     float32, bf16   [N/n][K][n]                multiplied as floats
+//     float32, bf16   [N/n][K][n]                multiplied as floats; in bf16, K is padded to whole groups
 //     int8            [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
 //     int4            [N/n][K/32], of each       two q in a byte [4][n][4], s [n] and m [n]; a step for 32 inputs
 //     others          alike; Format in groups.h
@@ -16,7 +16,8 @@
 #include "int8_wasm.h"
 #include "structs.h"
 #include "thread_pool.h"
-#include "tiles.h"
+#include "tiles_bf16.h"
+#include "tiles_int8.h"
 #include "vectors.h"
 
 namespace {
@@ -44,7 +45,7 @@ template <int R, int B> void multiply_float32(const Product& p, int block, const
 // A word holds two bf16: a bf16 is the upper half of a float.
 template <int R, int B> void multiply_bf16(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Words* w[B];
-    for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
+    for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * groups_of(p) * (GROUP / 2);
     Sums<R, B> found = {};
     for (int i = 0; i < p.inputs; i += 2)
         for (int b = 0; b < B; b++) {
@@ -184,20 +185,35 @@ void multiply_some(const Product& p, int block, const Inputs& in, int first, int
 }
 
 // Whether a row of inputs can be converted in parts of this size: whole groups.
-bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8 || part % GROUP == 0; }
+bool can_form_in_parts(const Product& p, int part) { return p.kind == FLOAT32 || part % GROUP == 0; }
+
+// Whether two products have inputs in the same format.
+bool same_inputs(const Product& a, const Product& b) { return a.kind == b.kind || (a.kind >= INT8 && b.kind >= INT8); }
+
+constexpr int MANY = 16;  // rows from which on tiles are faster for quantized weights
+
+// How many blocks an item has: taking an item costs more than computing a small block.
+int blocks_of_item(const Product& p, int count, int threads, bool bf16_tiles) {
+    int blocks = (p.outputs + LANES - 1) / LANES, items = 2 * threads;
+    auto share = [&](int parts) { return (blocks + 2 * parts - 1) / (2 * parts) * 2; };
+#if defined(__AVX2__)
+    // Each thread reads one run of weights, which prefetching follows better than parts of several.
+    if ((p.kind >= INT8 || bf16_tiles) && count == 1) return share(threads);
+#endif
+    // Few items, whose weights stay in the cache of a core.
+    if (bf16_tiles && count > TILE_ROWS_MOST) return share(std::max(items, blocks * groups_of(p) / 1024));
+    return std::max(1, std::min(2, blocks / (threads * 16 * BLOCKS))) * 2 * BLOCKS;
+}
 
 void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, const Output& out) {
-    bool grouped = p.kind >= INT8, tiles = grouped && FORMATS[p.kind].parts == 1 && count > 1 && tiles_available();
-    int blocks = (p.outputs + LANES - 1) / LANES;
-    // Several blocks per item: taking an item costs more than computing a small block.
-    int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
-#if defined(__AVX2__)
-    // Each thread reads one run of quantized weights, which prefetching follows better than parts of several.
-    if (grouped && count == 1) each = (blocks + 2 * pool.size - 1) / (2 * pool.size) * 2;
-#endif
-    if (tiles) tiles_begin();
+    bool grouped = p.kind >= INT8, bf16_tiles = p.kind == BF16 && tiles_available();
+    bool tiles = grouped && FORMATS[p.kind].parts == 1 && count >= MANY && tiles_available();
+    int blocks = (p.outputs + LANES - 1) / LANES, each = blocks_of_item(p, count, pool.size, bf16_tiles);
+    if (bf16_tiles) bf16_tiles_begin(in.tiles.rows);
+    if (tiles) int8_tiles_begin();
     pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
+        if (bf16_tiles) return multiply_bf16_tiles(p, item * each, end, in, count, out);
         if (tiles) {
             for (int b = item * each; b < end; b += 2) {
                 int some = std::min(2, end - b);

@@ -32,7 +32,7 @@ struct Worker {
     const Batch& batch;
     ThreadPool& pool;
     Inputs &in, &beside, &hidden;  // beside: the input of a feed-forward that is parallel to attention
-    std::vector<float>&projected, &gates, &added;
+    Lines<float>&projected, &gates, &added;
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
     SharedScores& shared_scores;
     std::vector<Largest>& largest_logits;  // of each output, as many parts as there are threads
@@ -264,7 +264,7 @@ struct Worker {
     // all quantized kinds share.
     template <int N> void multiply_all(const Product (&products)[N], Inputs& inputs, Output out) {
         for (int i = 0; i < N && products[i].outputs; i++) {
-            if (i && products[i - 1].kind < INT8) form_all(products[i], inputs);
+            if (i && !same_inputs(products[i - 1], products[i])) form_all(products[i], inputs);
             multiply(pool, products[i], inputs, batch.count, out);
             out.y += products[i].outputs;
         }
@@ -356,11 +356,12 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     Batch copy = *given, *batch = &copy;
     // Working space is kept for the next step of the calling thread.
     thread_local Inputs in, beside, hidden;
-    thread_local std::vector<float> projected, gates, added;
+    thread_local Lines<float> projected, gates, added;
     thread_local SharedScores shared_scores;
     thread_local std::vector<AttentionSpace> spaces;  // of all threads
+    thread_local std::vector<TileSpace> tile_spaces;
     thread_local std::vector<Inputs> own;
-    thread_local std::vector<float> embedded;
+    thread_local Lines<float> embedded;
     thread_local std::vector<Largest> largest_logits;
     int most = std::max(batch->count, batch->outputs);
     in.reserve(most, std::max(stack->width, stack->heads * stack->head_width));
@@ -384,6 +385,8 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     for (size_t i = 1; i < tiles.size(); i++) most_tokens = std::max(most_tokens, tiles[i] - tiles[i - 1]);
     shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size, keys);
     spaces.resize(pool.size);
+    tile_spaces.resize(pool.size);
+    for (TileSpace& space : tile_spaces) space.reserve(std::max(in.groups, hidden.groups));
     for (AttentionSpace& space : spaces) space.reserve(most_tokens * stack->heads / stack->kv_heads, keys);
     bool alone = batch->count == 1 && !stack->parallel && adds_only(stack->layer[0]);
     own.resize(alone ? pool.size : 0);
@@ -393,10 +396,12 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
                         projected, gates,  added, tiles, shared_scores, largest_logits, spaces.data(), &in};
     Inputs* normed = alone ? own.data() : nullptr;
     std::atomic<int> started{0};
+    TileSpace* first_tile_space = tile_spaces.data();
     pool.run([&] {
         Worker mine = worker;
         int number = started++;
         mine.space += number;
+        use(first_tile_space[number]);
         if (alone) mine.normed = normed + number;
         mine.step();
     });
@@ -448,8 +453,13 @@ int rank_candidates(void* threads, const Ranking* ranking, float* totals, int32_
 int product(void* threads, const Product* p, int count, const float* x, float* y) try {
     ThreadPool& pool = *static_cast<ThreadPool*>(threads);
     thread_local Inputs in;
+    thread_local std::vector<TileSpace> tile_spaces;
     in.reserve(count, p->inputs);
-    pool.run([&, &in = in] {
+    tile_spaces.resize(pool.size);
+    for (TileSpace& space : tile_spaces) space.reserve(in.groups);
+    std::atomic<int> started{0};
+    pool.run([&, &in = in, spaces = tile_spaces.data()] {
+        use(spaces[started++]);
         pool.each(count, [&](int r) {
             std::memcpy(in.row(r), x + size_t(r) * p->inputs, p->inputs * sizeof(float));
             in.form(r, *p);

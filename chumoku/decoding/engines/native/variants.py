@@ -38,14 +38,15 @@ V3 = V2 | {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "xsave"
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 VNNI = V4 | {"avx512_vnni"}
 GFNI = VNNI | {"gfni"}
-AMX = GFNI | {"amx_tile", "amx_int8"}
+AMX = GFNI | {"amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"}
 DOTPROD = frozenset({"asimddp", "asimdrdm", "atomics", "crc32"})
 
-_V4, _TILES = "-march=x86-64-v4", ("-mamx-tile", "-mamx-int8")
+_V4, _TILES = "-march=x86-64-v4", ("-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mavx512bf16")
+_ZIG_TILES = "amx_tile+amx_int8+amx_bf16+avx512bf16"
 # The best first.
 VARIANTS = {
     "x86_64": (
-        Variant("amx", (_V4, "-mavx512vnni", "-mgfni", *_TILES), "x86_64_v4+avx512vnni+gfni+amx_tile+amx_int8", AMX),
+        Variant("amx", (_V4, "-mavx512vnni", "-mgfni", *_TILES), f"x86_64_v4+avx512vnni+gfni+{_ZIG_TILES}", AMX),
         Variant("avx512-gfni", (_V4, "-mavx512vnni", "-mgfni"), "x86_64_v4+avx512vnni+gfni", GFNI),
         Variant("avx512-vnni", (_V4, "-mavx512vnni"), "x86_64_v4+avx512vnni", VNNI),
         Variant("avx512", (_V4,), "x86_64_v4", V4),

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <new>
+#include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
@@ -45,6 +47,21 @@ template <class V> inline V load(const void* from) {
     return v;
 }
 template <class V> inline void store(void* to, V v) { std::memcpy(to, &v, sizeof v); }
+
+// A vector that begins with a cache line, so that registers are loaded from one line and not from parts of two.
+#if defined(__wasm__)
+template <class T> using Lines = std::vector<T>;
+#else
+template <class T> struct LineAllocator {
+    typedef T value_type;
+    LineAllocator() = default;
+    template <class U> LineAllocator(const LineAllocator<U>&) {}
+    T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(64))); }
+    void deallocate(T* from, size_t) { ::operator delete(from, std::align_val_t(64)); }
+    template <class U> bool operator==(const LineAllocator<U>&) const { return true; }
+};
+template <class T> using Lines = std::vector<T, LineAllocator<T>>;
+#endif
 
 // run<0>() … run<COUNT − 1>(): numbers that are known when variables are assigned to registers, unlike those of a loop.
 template <int COUNT, int I = 0, class Run> [[gnu::always_inline]] inline void each_number(const Run& run) {
