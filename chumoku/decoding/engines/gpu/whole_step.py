@@ -29,7 +29,7 @@ SCALE_BYTES = {8: 2, 4: 4}  # of a group
 ALONE = 512  # a past of up to this many keys is not divided into parts
 LONGEST = 4096  # a longer past would need more parts than there are
 LEAST_SHARED = 200 << 10  # bytes; with less, too few weights are on their way
-MOST_UNDER_WAY = 2  # buffers of weights that are being copied
+MOST_UNDER_WAY = 1  # buffers of weights that are being copied
 MOST_PARTS = 7  # of a row's inputs
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 # A model with another value of one of these keys runs as several kernels.
