@@ -59,9 +59,10 @@ def cut_tiles(query_starts: Tensor, queries: int, key_starts: Tensor, keys: int)
     """
     sequences = len(query_starts) - 1
     starts = torch.stack([query_starts, key_starts])
-    fitting = torch.searchsorted(starts, starts[:, :-1] + TILE, right=True) - 1
     after = torch.arange(1, sequences + 1, device=starts.device)
-    following = fitting.amin(0).maximum(after).to(torch.int32)
+    # One by one: PyTorch 2.11 cannot compile a search in a matrix that it has stacked.
+    fitting = [torch.searchsorted(one, one[:-1] + TILE, right=True) - 1 for one in (query_starts, key_starts)]
+    following = torch.minimum(*fitting).maximum(after).to(torch.int32)
     parts = ((starts.diff().amax(0) + TILE - 1) // TILE).clamp(min=1)
     ends = (parts * mark_tiles(following)).cumsum(0)  # the number of tiles up to each sequence
     tile = torch.arange(_most_tiles(sequences, queries + keys), device=starts.device)
