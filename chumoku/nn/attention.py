@@ -152,7 +152,7 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, packing: Packing, *
         return output
     from chumoku.nn.packed_kernels import attend_tiles
 
-    rows = (part[0].transpose(0, 1) for part in (query, key, value))
+    rows = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))  # [0] would copy the gradient
     output = attend_tiles(*rows, *packing[2:], causal)[0]
     return output.transpose(0, 1)[None]
 

@@ -33,7 +33,7 @@ def attend_joined(
 
     angles = (None, None) if rotation is None else (rotation.cos.flatten(0, -2), rotation.sin.flatten(0, -2))
     rows, heads = (packing.query_numbers, packing.key_ranges), attention.query.out_features // width
-    output: Tensor = attend_joined_tiles(x[0], weight, bias, *angles, *rows, heads, context.causal)[0]
+    output: Tensor = attend_joined_tiles(x.squeeze(0), weight, bias, *angles, *rows, heads, context.causal)[0]
     return output.transpose(0, 1)[None]
 
 
