@@ -18,7 +18,7 @@ from torch import Tensor
 
 from chumoku.nn.dropout_kernel import STEPS
 
-ROWS = 4  # that a program computes together
+ROWS = 2  # that a program computes together
 PROGRAMS = 132 * 8  # of the backward pass; each computes its part of dγ
 
 
