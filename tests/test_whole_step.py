@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,3 +104,16 @@ def test_steps_equal_the_model(cell: str, past: int, tmp_path: Path, monkeypatch
             step.run(embed(model, tables, token, position, dtype), torch.tensor([position]), found)
             difference = (found.float() - wanted.float()).norm() / wanted.float().norm()
             assert difference < TOLERANCE[precision], (position, float(difference))
+
+
+@pytest.mark.parametrize(("precision", "one_kernel"), [("bf16", False), ("int8", True), ("int4", True)])
+def test_float_weights_run_as_several_kernels(
+    precision: str, one_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_step, "can_compile", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(132, 232_448))
+    model = build(LLAMA, precision)
+    store = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
+    logits, norm = read_logits(model.head, model.decoder.embedding.table), read_norm(model.decoder.norm)
+    assert whole_step.can_run(read_layers(model), logits, norm, model.config, store) == one_kernel

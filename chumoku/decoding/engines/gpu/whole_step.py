@@ -130,6 +130,7 @@ class WholeStep:
 
     def _matrix(self, matrix: Matrix) -> tuple[int, ...]:
         codes, *scales = tensors_of(matrix)
+        # A second copy of the scales, in the order of the kernel: in int4, a fifth of the memory of the weights.
         together = self._keep(F.pad(torch.stack(scales, -1).flatten(1), (0, 8))) if scales else 0
         return self._keep(codes), together, 0 if matrix.bias is None else self._keep(matrix.bias.float())
 
@@ -160,6 +161,7 @@ def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelCo
         sizes.shared_bytes >= LEAST_SHARED
         and 2 * config.heads <= sizes.blocks
         and config.width <= 32 * sizes.warps * sizes.blocks
+        and bits_of(layers[0].projection) < 16
         and all(found is not None and found.epsilon == norm.epsilon for found in norms)
         and all(layer.query_norm is None and layer.key_norm is None for layer in layers)
         and len({layer.rotated for layer in layers}) == 1
