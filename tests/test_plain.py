@@ -214,8 +214,8 @@ def test_switching_back_does_not_recompile() -> None:
 
 def test_compiled_training_fuses_projections(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("decoder"), layers=1)
-    usual, calls = Attention._join_projections, []
-    monkeypatch.setattr(Attention, "_join_projections", lambda self: calls.append(1) or usual(self))
+    usual, calls = Attention.join_projections, []
+    monkeypatch.setattr(Attention, "join_projections", lambda *parts: calls.append(1) or usual(*parts))
     for enabled, expected in ((True, 0), (False, 1)):
         torch.compiler.reset()
         with plain(enabled):

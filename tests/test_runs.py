@@ -683,6 +683,23 @@ def test_loss_scale_adapts() -> None:
     assert not LossScale("bf16", State()).update(finite=False)
 
 
+def test_weights_cast_together_give_the_same_gradients() -> None:
+    config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
+    objective = Objective(chumoku.build(config))
+    objective.model.head.requires_grad_(False)
+    batch = {"source": torch.arange(7)[None], "source_mask": torch.ones(1, 7, dtype=torch.bool)}
+    batch |= {"target": torch.arange(5)[None], "labels": torch.arange(5)[None]}
+    found = []
+    for together in (False, True):
+        module = torch.compile(Cast(objective, torch.bfloat16, together=together), backend="aot_eager", fullgraph=True)
+        loss = module(batch)
+        trained = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+        found.append([loss, *torch.autograd.grad(loss, trained)])
+    for ours, expected in zip(*found, strict=True):
+        assert ours.dtype == torch.float32
+        assert torch.equal(ours, expected)
+
+
 def test_cast_does_not_change_the_module() -> None:
     config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
     objective = Objective(chumoku.build(config))

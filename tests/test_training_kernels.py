@@ -18,16 +18,18 @@ from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is ins
 from chumoku.models.build import build  # noqa: E402
 from chumoku.models.presets import preset  # noqa: E402
 from chumoku.models.stack import Stack  # noqa: E402
-from chumoku.nn import activation_kernel, residual_kernel  # noqa: E402
+from chumoku.nn import activation_kernel, relu_kernel, residual_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
-from chumoku.nn.joined_attention_kernel import attend_joined_tiles  # noqa: E402
+from chumoku.nn.joined_attention_kernel import attend_joined_tiles, attend_source_tiles  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
+from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
+from chumoku.nn.relu_kernel import multiply_where_positive, relu_feedforward  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
 from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
 from chumoku.training.compiler_fallbacks import register_fallbacks  # noqa: E402
@@ -127,6 +129,8 @@ def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
         lambda x, weight, gamma, labels: add_norm_rows(x, x, gamma, labels, 6554, 1e-5),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "gelu"),),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "relu"),),
+        lambda x, weight, gamma, labels: relu_feedforward(x, weight, None, weight.T, None),
+        lambda x, weight, gamma, labels: multiply_where_positive(x, weight.T, x @ weight.T, biased=True),
         lambda x, weight, gamma, labels: token_losses(x, labels, 0.0),
         lambda x, weight, gamma, labels: linear_losses(x, weight, None, labels, 0.0),
     ],
@@ -214,6 +218,24 @@ def test_a_feedforward_is_the_same_with_the_kernel(kind, biased, monkeypatch):
     torch.testing.assert_close(feed(x), expected, atol=1e-4 if DEVICE.type == "cpu" else 5e-2, rtol=1e-3)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_feedforward_with_relu(biased, monkeypatch):
+    """Several blocks, which are not full, and fewer programs than blocks."""
+    if DEVICE.type == "cuda" and not relu_kernel.BULK_COPIES:
+        pytest.skip("This GPU does not copy blocks of tensors.")
+    monkeypatch.setattr(relu_kernel, "ROWS", 64)
+    monkeypatch.setattr(relu_kernel, "COLUMNS", 64)
+    monkeypatch.setattr(relu_kernel, "_programs", lambda device: 3)
+    torch.manual_seed(0)
+    shapes = ((71, 88), (136, 88), (88, 136), (136,), (88,))
+    x, up, down, up_bias, down_bias = (torch.randn(*shape, device=DEVICE) / 8 for shape in shapes)
+    assert_equal_with_gradients(
+        lambda x, up, down, a=None, b=None: relu_feedforward(x, up, a, down, b)[0],
+        lambda x, up, down, a=None, b=None: F.linear(F.linear(x, up, a).relu(), down, b),
+        *(x, up, down, up_bias, down_bias)[: 3 + 2 * biased],
+    )
+
+
 @pytest.fixture
 def few_programs(monkeypatch):
     """Fewer programs than blocks of rows."""
@@ -297,6 +319,7 @@ def test_joined_attention_equals_its_parts(causal, biased, rotated):
     torch.manual_seed(0)
     starts = torch.tensor([0, 5, 5, 18, 89, 101], dtype=torch.int32, device=DEVICE)
     packing, angles = make_packing(starts, 101, starts, 101), torch.randn(101, 8, device=DEVICE)
+    tiles = cut_tiles(starts, 101, starts, 101)
     rotation = Rotation(angles.cos(), angles.sin(), "half")
     x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((101, 7), (96, 7), (96,)))
 
@@ -305,10 +328,24 @@ def test_joined_attention_equals_its_parts(causal, biased, rotated):
 
     def formula(x, weight, *bias):
         query, key, value = F.linear(x, weight / 2, *bias).view(101, 3, 2, 16).unbind(1)
-        return attend_tiles(turn(query), turn(key), value, *packing[2:], causal)[0]
+        return attend_tiles(turn(query), turn(key), value, *packing[2:4], tiles, causal)[0]
 
     def ours(x, weight, bias=None):
-        rows, angles = (packing.query_numbers, packing.key_ranges), rotation[:2] if rotated else (None, None)
+        rows, angles = (packing.query_numbers, tiles), rotation[:2] if rotated else (None, None)
         return attend_joined_tiles(x, weight / 2, bias, *angles, *rows, 2, causal)[0]
 
     assert_equal_with_gradients(ours, formula, *(x, weight, bias)[: 2 + biased])
+
+
+def test_attention_to_joined_keys_and_values_equals_its_parts():
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 5, 5, 18, 89, 101], dtype=torch.int32, device=DEVICE)
+    others = torch.tensor([0, 7, 11, 11, 59, 131], dtype=torch.int32, device=DEVICE)
+    packing = make_packing(starts, 101, others, 131)
+    rows = (packing.query_numbers, packing.key_numbers, cut_tiles(starts, 101, others, 131))
+    query, joined = torch.randn(101, 3, 16, device=DEVICE), torch.randn(131, 2, 3, 16, device=DEVICE)
+    assert_equal_with_gradients(
+        lambda query, joined: attend_source_tiles(query, joined, *rows)[0],
+        lambda query, joined: attend_tiles(query, *joined.unbind(1), *rows, False)[0],
+        *(query, joined),
+    )

@@ -259,12 +259,14 @@ class Attention(nn.Module):
         source: None for self-attention; for cross-attention a sequence [B, S, D], or the result of `project`.
         cache: this layer's part of a cache; the new keys and values are appended to it.
         """
-        if source is None and self._can_fuse_projections():
-            weight, bias = self._join_projections()
-            attended = attend_joined(self, x, weight, bias, context) if cache is None else None
-            if attended is not None:
-                return self._join_heads(attended)
-            query, key, value = self._split_joined(F.linear(x, weight, bias))
+        fused = self._can_fuse_projections()
+        attended = attend_joined(self, x, source, context) if fused and cache is None else None
+        if attended is not None:
+            return self._join_heads(attended)
+        if source is None and fused:
+            query, key, value = self._split_joined(
+                F.linear(x, *self.join_projections(self.query, self.key, self.value))
+            )
         else:
             query = self._split(self.query(x), self.query_norm)
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
@@ -310,9 +312,8 @@ class Attention(nn.Module):
             return False
         return all(isinstance(part, nn.Linear) for part in (self.query, self.key, self.value))
 
-    def _join_projections(self) -> tuple[Tensor, Tensor | None]:
-        """Return weight and bias for one product of queries, keys and values: 6 % less time in a step of GPT-2."""
-        parts = (self.query, self.key, self.value)
+    def join_projections(self, *parts: nn.Linear) -> tuple[Tensor, Tensor | None]:
+        """Return weight and bias for one product of these projections: 6 % less time in a step of GPT-2."""
         bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
         return torch.cat([part.weight for part in parts]), bias
 

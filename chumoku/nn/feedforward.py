@@ -56,10 +56,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._has_kernel(x):
-            from chumoku.nn.activation_kernel import linear_activation
-
-            hidden = linear_activation(x.flatten(0, -2), self.up.weight, self.up.bias, self.kind)
-            return self.down(hidden.view(*x.shape[:-1], -1))  # type: ignore[no-any-return]
+            return self._run_kernel(x.flatten(0, -2)).view(x.shape)
         pre_activation = tap(self, "pre_activation", (self.up if self.gate is None else self.gate)(x))
         hidden = self.activation.function(pre_activation)
         if self.gate is not None:
@@ -71,6 +68,18 @@ class FeedForward(nn.Module):
         if not (torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(x)) or plain_formulas():
             return False
         return self.kind in ("relu", "gelu", "gelu_tanh") and isinstance(self.up, nn.Linear)
+
+    def _run_kernel(self, x: Tensor) -> Tensor:
+        """[N, D] → [N, D]."""
+        up, down = self.up, self.down
+        if self.kind == "relu" and isinstance(down, nn.Linear):
+            from chumoku.nn.relu_kernel import BULK_COPIES, MULTIPLE, relu_feedforward
+
+            if BULK_COPIES and up.in_features % MULTIPLE == 0 and up.out_features % MULTIPLE == 0:
+                return relu_feedforward(x, up.weight, up.bias, down.weight, down.bias)[0]  # type: ignore[no-any-return]
+        from chumoku.nn.activation_kernel import linear_activation
+
+        return down(linear_activation(x, up.weight, up.bias, self.kind))  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         return f"kind={self.kind}"

@@ -1,4 +1,7 @@
-"""Self-attention of a packed row whose queries, keys and values stay in one tensor, [T, 3, H, K].
+"""Attention of a packed row whose projections are joined, so that few tensors are between two products.
+
+    self-attention     [Q K V] in one tensor [T, 3, H, K]
+    cross-attention    [K V] of the source in one tensor [S, 2, H, K]
 
 Only compiled training on a GPU uses this.
 """
@@ -7,24 +10,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch.nn.functional as F
 from torch import Tensor
 
+from chumoku.nn.cache import KeyValue
 from chumoku.nn.gpu_kernels import has_kernels
+from chumoku.nn.packing import Packing
 
 if TYPE_CHECKING:
     from chumoku.nn.attention import Attention, AttentionContext
 
 
 def attend_joined(
-    attention: Attention, x: Tensor, weight: Tensor, bias: Tensor | None, context: AttentionContext
+    attention: Attention, x: Tensor, source: Tensor | KeyValue | None, context: AttentionContext
 ) -> Tensor | None:
-    """Return the heads [1, H, T, K] of x [1, T, D], or None if the kernels cannot compute this attention.
-
-    weight, bias: of the queries, keys and values, joined.
+    """Return the heads [1, H, T, K] of x [1, T, D], which attends to the source or to itself, or None if the kernels
+    cannot compute this attention.
     """
-    packing, rotation, width = context.packing, context.rotation, attention.head_width
-    if packing is None or not has_kernels(x) or not _ordinary(attention):
+    if context.packing is None or not has_kernels(x) or not _ordinary(attention):
         return None
+    if source is None:
+        return _attend_to_itself(attention, x, context.packing, context)
+    if isinstance(source, KeyValue) or context.rotation is not None:
+        return None
+    return _attend_to_source(attention, x, source, context.packing)
+
+
+def _attend_to_itself(attention: Attention, x: Tensor, packing: Packing, context: AttentionContext) -> Tensor | None:
+    rotation, width = context.rotation, attention.head_width
     if width & (width - 1) or (rotation is not None and rotation.pairing != "half"):
         return None
     if rotation is not None and 2 * rotation.cos.shape[-1] != width:
@@ -32,8 +45,21 @@ def attend_joined(
     from chumoku.nn.joined_attention_kernel import attend_joined_tiles
 
     angles = (None, None) if rotation is None else (rotation.cos.flatten(0, -2), rotation.sin.flatten(0, -2))
-    rows, heads = (packing.query_numbers, packing.key_ranges), attention.query.out_features // width
+    weight, bias = attention.join_projections(attention.query, attention.key, attention.value)
+    rows, heads = (packing.query_numbers, packing.tiles), attention.query.out_features // width
     output: Tensor = attend_joined_tiles(x.squeeze(0), weight, bias, *angles, *rows, heads, context.causal)[0]
+    return output.transpose(0, 1)[None]
+
+
+def _attend_to_source(attention: Attention, x: Tensor, source: Tensor, packing: Packing) -> Tensor:
+    from chumoku.nn.joined_attention_kernel import attend_source_tiles
+
+    width = attention.head_width
+    query = attention.query(x).view(x.shape[1], -1, width)
+    joined = F.linear(source, *attention.join_projections(attention.key, attention.value)).view(
+        source.shape[1], 2, -1, width
+    )
+    output: Tensor = attend_source_tiles(query, joined, *packing[2:])[0]
     return output.transpose(0, 1)[None]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-TILE = 64  # tokens that the GPU kernel computes together
+from chumoku.nn.gpu_kernels import TRITON
 
 
 class Packing(NamedTuple):
@@ -23,8 +23,7 @@ class Packing(NamedTuple):
     key_starts: Tensor  # [P + 1], int32
     query_numbers: Tensor  # [T], int32: the sequence of each query
     key_numbers: Tensor  # [S], int32
-    key_ranges: Tensor  # [tiles of queries, 2], int32: the first key of a tile's sequences, and the end of the last
-    query_ranges: Tensor  # [tiles of keys, 2], int32
+    tiles: Tensor | None  # [N, 8], int32: what the GPU's kernels compute together (`packed_tiles.py`)
 
     def mask(self) -> Tensor:
         """Return the mask [T, S], True where a query and a key belong to the same sequence."""
@@ -33,16 +32,13 @@ class Packing(NamedTuple):
 
 def make_packing(query_starts: Tensor, queries: int, key_starts: Tensor, keys: int) -> Packing:
     """Return the packing of rows of `queries` and `keys` tokens, whose sequences begin at the starts."""
-    query_numbers, key_numbers = sequence_numbers(query_starts, queries), sequence_numbers(key_starts, keys)
-    ranges = _ranges(query_numbers, key_starts), _ranges(key_numbers, query_starts)
-    return Packing(query_starts, key_starts, query_numbers, key_numbers, *ranges)
+    numbers = sequence_numbers(query_starts, queries), sequence_numbers(key_starts, keys)
+    tiles = None
+    if TRITON and query_starts.device.type == "cuda":
+        from chumoku.nn.packed_tiles import cut_tiles
 
-
-def _ranges(numbers: Tensor, starts: Tensor) -> Tensor:
-    """Return where the sequences of each tile begin and end on the other side, [tiles, 2]."""
-    first = torch.arange(0, len(numbers), TILE, device=numbers.device)
-    last = (first + TILE - 1).clamp(max=len(numbers) - 1)
-    return torch.stack([starts[numbers[first]], starts[(numbers[last] + 1).clamp(max=len(starts) - 1)]], dim=1)
+        tiles = cut_tiles(query_starts, queries, key_starts, keys)
+    return Packing(query_starts, key_starts, *numbers, tiles)
 
 
 def sequence_numbers(starts: Tensor, length: int) -> Tensor:

@@ -174,7 +174,9 @@ def wrap(objective: Objective, settings: TrainSettings, world: World, *, fixed_s
     if sharding:
         _shard(objective, blocks, DTYPES[settings.precision])
     elif settings.precision != "float32":
-        module = Cast(objective, DTYPES[settings.precision])
+        # With several processes, gradients are sent as soon as each is computed. Pairs need all weights of a model; one
+        # that is not needed would get a gradient of zeros.
+        module = Cast(objective, DTYPES[settings.precision], together=world.size == 1 and settings.packing)
     if world.size > 1 and not sharding:
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
     if settings.compile and world.device.type == "cuda" and TRITON:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,15 +40,51 @@ def fast_kernels(precision: str) -> Iterator[None]:
         torch._C._set_sdp_use_cudnn(cudnn_attention)
 
 
-class Cast(nn.Module):
-    """Runs a module with its weights cast to another dtype."""
+@torch.library.custom_op("chumoku::cast_together", mutates_args=())
+def cast_together(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The tensors in another dtype, by one kernel. The compiler makes one for each, and one for each gradient."""
+    found = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(found, tensors)
+    return found
 
-    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
+
+@cast_together.register_fake
+def _(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+
+
+def _save_dtype(ctx: Any, inputs: tuple[list[Tensor], torch.dtype], output: list[Tensor]) -> None:
+    ctx.dtype = inputs[0][0].dtype
+
+
+def _cast_back(ctx: Any, gradients: list[Tensor]) -> tuple[list[Tensor], None]:
+    return cast_together(gradients, ctx.dtype), None
+
+
+cast_together.register_autograd(_cast_back, setup_context=_save_dtype)
+
+
+class Cast(nn.Module):
+    """Runs a module with its weights cast to another dtype.
+
+    together: whether compiled code casts all trained weights at once, and so all gradients after the last is computed;
+        only if all are used.
+    """
+
+    def __init__(self, inner: nn.Module, dtype: torch.dtype, *, together: bool = False) -> None:
         super().__init__()
-        self.inner, self.dtype = inner, dtype
+        self.inner, self.dtype, self.together = inner, dtype, together
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        weights = {name: parameter.to(self.dtype) for name, parameter in self.inner.named_parameters()}
+        weights: dict[str, Tensor] = dict(self.inner.named_parameters())
+        if self.together and torch.compiler.is_compiling():
+            trained = {
+                name: weight
+                for name, weight in weights.items()
+                if weight.requires_grad and weight.dtype == torch.float32
+            }
+            weights.update(zip(trained, cast_together(list(trained.values()), self.dtype), strict=True))
+        weights = {name: weight.to(self.dtype) for name, weight in weights.items()}
         # A tied table is one module under two names; swapping it twice would not restore the original.
         return functional_call(self.inner, weights, (batch,), tie_weights=False)  # type: ignore[no-any-return]
 
