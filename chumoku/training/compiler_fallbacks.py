@@ -6,23 +6,27 @@ inputs as text. With residual sums inside our operators, that text doubles with 
 
 from __future__ import annotations
 
-import torch
+from importlib import import_module
+
+from torch._library.custom_ops import CustomOpDef
+
+MODULES = (
+    *("nn.activation_kernel", "nn.dropout_kernel", "nn.joined_attention_kernel", "nn.norm_kernel", "nn.packed_kernels"),
+    *("nn.packed_tiles", "nn.relu_kernel", "nn.residual_kernel", "nn.rotary_kernel", "training.loss_kernel"),
+    *("training.loss_kernel_fp8", "training.precision"),
+)
 
 
 def register_fallbacks() -> None:
-    """Register our operators that follow several layers: attention to an encoder's output, and losses."""
+    """Register all our operators with the compiler."""
     try:
         from torch._inductor.lowering import lowerings, make_fallback, tag_to_layout_constraint
         from torch._library.utils import get_layout_constraint_tag
     except ImportError:  # private names, which another version may not have
         return
 
-    import chumoku.nn.packed_kernels
-    import chumoku.training.loss_kernel
-    import chumoku.training.loss_kernel_fp8  # noqa: F401 - the imports define the operators
-
-    for name in ("attend_packed", "linear_losses", "linear_losses_fp8", "token_losses"):
-        operator = getattr(torch.ops.chumoku, name).default
+    defined = [value for name in MODULES for value in vars(import_module(f"chumoku.{name}")).values()]
+    for operator in [value._opoverload for value in defined if isinstance(value, CustomOpDef)]:
         if operator not in lowerings:
             layout = tag_to_layout_constraint(get_layout_constraint_tag(operator, with_default=True))
             make_fallback(operator, layout_constraint=layout)  # type: ignore[no-untyped-call]

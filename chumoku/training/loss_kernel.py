@@ -22,7 +22,19 @@ from torch import Tensor
 from chumoku.data.batches import IGNORE
 
 ALIGNED = 64  # outputs
-LOWEST = tl.constexpr(-3e38)  # not -∞: the difference of two of those is NaN
+LOWEST = tl.constexpr(-1e38)  # not -∞: the difference of two of those is NaN
+LOG2_E = tl.constexpr(1.4426950408889634)  # GPUs compute powers of 2
+
+
+@triton.jit
+def add_eights(z, most, total, plain, inside, MASKED: tl.constexpr):
+    """Add logits [SIZE / 8, 8] to the sums of every eight."""
+    plain += tl.sum(tl.where(inside, z, 0.0) if MASKED else z, 1)
+    z = tl.where(inside, z, float("-inf")) if MASKED else z
+    higher = tl.maximum(most, tl.max(z, 1))
+    base = higher * LOG2_E
+    total = total * tl.exp2((most - higher) * LOG2_E) + tl.sum(tl.exp2(z * LOG2_E - base[:, None]), 1)
+    return higher, total, plain
 
 
 @triton.jit
@@ -31,16 +43,16 @@ def sum_row(logits, V, padded, SIZE: tl.constexpr):
     places = 8 * tl.arange(0, SIZE // 8)[:, None] + tl.arange(0, 8)[None, :]
     most = tl.full([SIZE // 8], LOWEST, tl.float32)
     total, plain = tl.zeros([SIZE // 8], tl.float32), tl.zeros([SIZE // 8], tl.float32)
-    for start in range(0, padded, SIZE):
+    full = V // SIZE * SIZE
+    for start in range(0, full, SIZE):
+        z = tl.load(logits + start + places).to(tl.float32)
+        most, total, plain = add_eights(z, most, total, plain, True, False)
+    for start in range(full, V, SIZE):
         z = tl.load(logits + start + places, mask=start + places < padded, other=0.0).to(tl.float32)
-        inside = start + places < V
-        plain += tl.sum(tl.where(inside, z, 0.0), 1)
-        z = tl.where(inside, z, float("-inf"))
-        higher = tl.maximum(most, tl.max(z, 1))
-        total = total * tl.exp(most - higher) + tl.sum(tl.exp(z - higher[:, None]), 1)
-        most = higher
+        most, total, plain = add_eights(z, most, total, plain, start + places < V, True)
     highest = tl.max(most, 0)
-    return highest + tl.log(tl.sum(total * tl.exp(most - highest), 0)), tl.sum(plain, 0)
+    log_sum = highest + tl.log(tl.sum(total * tl.exp2((most - highest) * LOG2_E), 0))
+    return log_sum, tl.sum(plain, 0)
 
 
 @triton.jit
@@ -84,15 +96,30 @@ def replace_by_gradient(logits, labels, losses, V, padded, smoothing, IGNORED: t
     row, columns = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
     logits += row * padded
     label = tl.load(labels + row)
-    loss, log_sum = loss_of_row(logits, label, V, padded, smoothing, IGNORED, SIZE)
-    tl.store(losses + row, loss)
-    tl.debug_barrier()  # no thread may overwrite a logit that another has not read
-    for start in range(0, padded, SIZE):
-        there, inside = start + columns < padded, start + columns < V
-        z = tl.load(logits + start + columns, mask=there, other=0.0).to(tl.float32)
-        change = tl.exp(z - log_sum) - smoothing / V - tl.where(start + columns == label, 1 - smoothing, 0.0)
-        change = tl.where((label != IGNORED) & inside, change, 0.0)
-        tl.store(logits + start + columns, change.to(logits.dtype.element_ty), mask=there)
+    if label == IGNORED:
+        tl.store(losses + row, 0.0)
+        for start in range(0, padded, SIZE):
+            zeros = tl.zeros([SIZE], logits.dtype.element_ty)
+            tl.store(logits + start + columns, zeros, mask=start + columns < padded)
+    else:
+        log_sum, plain = sum_row(logits, V, padded, SIZE)
+        chosen = tl.load(logits + label).to(tl.float32)
+        share = smoothing / V
+        tl.store(losses + row, log_sum - (1 - smoothing) * chosen - share * plain)
+        tl.debug_barrier()  # no thread may overwrite a logit that another has not read
+        base, full = log_sum * LOG2_E, V // SIZE * SIZE
+        for start in range(0, full, SIZE):
+            z = tl.load(logits + start + columns).to(tl.float32)
+            change = tl.exp2(z * LOG2_E - base) - share
+            tl.store(logits + start + columns, change.to(logits.dtype.element_ty))
+        for start in range(full, padded, SIZE):
+            there = start + columns < padded
+            z = tl.load(logits + start + columns, mask=there, other=0.0).to(tl.float32)
+            change = tl.where(start + columns < V, tl.exp2(z * LOG2_E - base) - share, 0.0)
+            tl.store(logits + start + columns, change.to(logits.dtype.element_ty), mask=there)
+        tl.debug_barrier()
+        own = tl.exp2(chosen * LOG2_E - base) - share - (1 - smoothing)
+        tl.store(logits + label, own.to(logits.dtype.element_ty))
 
 
 @torch.library.custom_op("chumoku::token_losses", mutates_args=())
