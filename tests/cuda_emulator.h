@@ -148,9 +148,9 @@ static void arrive(u64 *at) { Barrier &barrier = current->block->barriers[at]; -
 static void expect_bytes(u64 *at, u32 bytes) { current->block->barriers[at].bytes += bytes, arrive(at); }
 static void wait(u64 *at, u32 parity) { while (current->block->barriers[at].turn == parity) yield(); }
 
-static uint4 load_if(bool there, const char *at) {
+template <int OFFSET> static uint4 load_if(bool there, const char *at) {
     uint4 v = {0, 0, 0, 0};
-    if (there) memcpy(&v, at, 16);
+    if (there) memcpy(&v, at + OFFSET, 16);
     return v;
 }
 static void prefetch(const char *) {}
@@ -168,10 +168,10 @@ static void load_words_if(bool missing, const u64 *at, ulonglong2 &two) { yield(
 static void load_word_if(bool missing, const u64 *at, u64 &word) { yield(); if (missing) word = *at; }
 static void send_word(u64 *at, u32 tag, u32 content) { *at = u64(tag) << 32 | content; }
 
-// c += a b: `element` reads element i of a register. A lane has rows lane / 4 and lane / 4 + 8 of a, and column lane / 4
+// c += a b: `element` reads element k of a register of a, `other` of b. A lane has rows lane / 4 and lane / 4 + 8 of a, and column lane / 4
 // of b.
-template <class T, class F>
-static void multiply_tiles(T (&c)[4], const u32 (&given)[6], int per_word, F element) {
+template <class T, class A, class B>
+static void multiply_tiles(T (&c)[4], const u32 (&given)[6], int per_word, A element, B other) {
     u32(*values)[6] = exchange(given, 6);
     int lane = current->number % 32;
     for (int n = 0; n < 4; ++n) {
@@ -180,14 +180,20 @@ static void multiply_tiles(T (&c)[4], const u32 (&given)[6], int per_word, F ele
             for (int k = 0; k < per_word; ++k)
                 for (int half = 0; half < 2; ++half)
                     c[n] += element(values[4 * row + i][n / 2 + 2 * half], k) *
-                            element(values[4 * column + i][4 + half], k);
+                            other(values[4 * column + i][4 + half], k);
     }
 }
+static int signed_byte(u32 word, int k) { return int8_t(word >> 8 * k); }
 static void multiply_bytes(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 4, [](u32 word, int k) { return int(int8_t(word >> 8 * k)); });
+    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 4, signed_byte, signed_byte);
+}
+static void multiply_unsigned(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    auto byte = [](u32 word, int k) { return int(uint8_t(word >> 8 * k)); };
+    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 4, byte, signed_byte);
 }
 static void multiply_floats(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 2, [](u32 word, int k) { return widen(word >> 16 * k); });
+    auto element = [](u32 word, int k) { return widen(word >> 16 * k); };
+    multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 2, element, element);
 }
 
 static void __syncthreads();

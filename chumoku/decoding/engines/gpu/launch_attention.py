@@ -14,6 +14,7 @@ from chumoku.decoding.engines.gpu.tables import ScoreBias, Scoring
 
 KEY_BLOCK = 64  # keys in one block
 LANES = (256, 8)  # keys in one block, and warps, when each query head has its own program
+LANE_NUMBERS = 256 * 64  # of these keys: more do not fit into registers
 SOURCE_LANES = (64, 4)  # the same for the keys of a source
 ALONE = 512  # a past of up to this many keys is not split into parts, because joining them takes longer
 PROGRAMS, MOST_PARTS = 2 * PROCESSORS, 32  # programs of all parts together
@@ -72,13 +73,14 @@ def attend(
     kv_heads, capacity, width = store.shape[2:]
     out = projected.new_empty(len(projected), heads * width)
     cos, sin, rotation = where.kernel_rotation(workspace.logs)
-    block, many = LANES if workspace.alone else (KEY_BLOCK, 4)
+    padded = workspace.outputs.shape[3]
+    block, many = (min(LANES[0], max(16, LANE_NUMBERS // padded)), LANES[1]) if workspace.alone else (KEY_BLOCK, 4)
     tensors = projected, cos, sin, store[0], store[1], where.rows, where.positions
     bias = scoring.bias or ScoreBias("none", workspace.logs)
     left = out, workspace.outputs, workspace.logs, workspace.arrived, bias.numbers, scoring.scale, capacity
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PARTS": workspace.parts, **rotation}
     sizes |= {"WINDOW": scoring.window or 0, "BIAS": bias.kind, "CLIP": bias.clip, "CAP": scoring.cap or 0.0}
-    sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": workspace.outputs.shape[3]}
+    sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": padded}
     sizes |= launcher.options(warps=many, first=first)
     if workspace.alone:
         attention.attend_alone[(len(projected), heads, workspace.parts)](*tensors, *left, **sizes)

@@ -46,9 +46,9 @@ __device__ void project(const Step &step, const Layer &layer, int number, u32 ta
     });
 }
 
-__device__ void add_attended(const Step &step, const Layer &layer, int parts, u32 tag, Ring &ring) {
+__device__ void add_attended(const Step &step, const Layer &layer, u32 tag, Ring &ring) {
     float v[Output::FOURS][4], *sums = shared().sums[1];
-    await_heads(step.words, tag, parts, v);
+    await_heads(step.words, tag, v);
     multiply<Output>(Inputs<Output>(v), ring, Output::count(), sums);
     add_outputs<Output>(layer.output, sums, step.words + AT_MIDDLE, tag);
 }
@@ -70,15 +70,15 @@ __device__ void add_hidden(const Step &step, const Layer &layer, u32 tag, Ring &
     add_outputs<Down>(layer.down, sums, step.words + AT_X, tag);
 }
 
-__device__ void run_layer(const Step &step, int number, int position, int parts, u32 tag, Ring &ring, int &turn) {
+__device__ void run_layer(const Step &step, int number, u32 tag, Ring &ring, int &turn) {
     const Layer &layer = shared().layers[number % 2];
     bool prepares = threadIdx.x < sizeof(Layer) / 8 && number + 1 < LAYERS;
     u64 next = prepares ? reinterpret_cast<const u64 *>(step.layers + number + 1)[threadIdx.x] : 0;
     project(step, layer, number, tag, ring, turn);
     // All threads have finished the layer before this one.
     if (prepares) reinterpret_cast<u64 *>(&shared().layers[(number + 1) % 2])[threadIdx.x] = next;
-    attend(step, layer, position, parts, tag);
-    add_attended(step, layer, parts, tag, ring);
+    attend(step, layer, tag);
+    add_attended(step, layer, tag, ring);
     compute_hidden(step, layer, tag, ring, turn);
     add_hidden(step, layer, tag, ring);
 }
@@ -120,6 +120,7 @@ __device__ void prepare(const Step &step) {
         shared().rotation[k] = {step.cosines[angle], lower ? -step.sines[angle] : step.sines[angle]};
     }
     if (k == 0) {
+        shared().position = int(*step.position);
         shared().outputs[0] = Projection::find_outputs(), shared().outputs[1] = Output::find_outputs();
         shared().outputs[2] = Up::find_outputs(), shared().outputs[3] = Down::find_outputs();
         shared().outputs[4] = Logits::find_outputs();
@@ -130,15 +131,11 @@ __device__ void prepare(const Step &step) {
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) run_step(const __grid_constant__ Step step) {
     prepare(step);
-    if (threadIdx.x >= THREADS) {
-        copy_weights(step);
-        return;
-    }
+    if (threadIdx.x >= THREADS) return copy_weights(step);
     u32 tag = *step.counter;
-    int position = int(*step.position), parts = position <= ALONE ? 1 : PARTS, turn = 0;
+    int turn = 0;
     Ring ring;
-    for (int number = 0; number < LAYERS; ++number)
-        run_layer(step, number, position, parts, tag + number, ring, turn);
+    for (int number = 0; number < LAYERS; ++number) run_layer(step, number, tag + number, ring, turn);
     run_logits(step, tag + LAYERS - 1, ring, turn);
     if (blockIdx.x == 0 && threadIdx.x == 0) *step.counter = tag + LAYERS;
 }

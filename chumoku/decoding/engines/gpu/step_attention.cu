@@ -51,30 +51,32 @@ struct Keys {
     uint4 key[2][KEY_CHUNKS], value[VALUE_CHUNKS][4];
 
     static __device__ int key_of(int row, int thread) { return thread % 32 / 4 + 8 * row; }
-    static __device__ int key_of_value(int j, int thread) { return thread % 4 * 2 + j % 2 + 8 * (j / 2); }
+    static __device__ constexpr int key_of_value(int j, int thread) { return thread % 4 * 2 + j % 2 + 8 * (j / 2); }
     static __device__ int key_chunk(int m, int thread) { return 4 * m + thread % 4; }
     static __device__ int value_chunk(int m, int thread) { return 8 * m + thread % 32 / 4; }
 
     __device__ void load_keys(const Range &range, int first) {
         int thread = thread_number(), s = first + key_of(0, thread);
         const char *from = Range::at(range.keys, s, key_chunk(0, thread));
-#pragma unroll
-        for (int row = 0; row < 2; ++row)
-#pragma unroll
-            for (int m = 0; m < KEY_CHUNKS; ++m)
-                key[row][m] = load_if(s + 8 * row < range.stored, from + row * 16 * HEAD + 64 * m);
+        load_key<0>(range, s, from);
+    }
+
+    template <int N> __device__ void load_key(const Range &range, int s, const char *from) {
+        constexpr int row = N / KEY_CHUNKS, m = N % KEY_CHUNKS;
+        key[row][m] = load_if<row * 16 * HEAD + 64 * m>(s + 8 * row < range.stored, from);
+        if constexpr (N + 1 < 2 * KEY_CHUNKS) load_key<N + 1>(range, s, from);
     }
 
     __device__ void load_values(const Range &range, int first) {
         int thread = thread_number(), s = first + key_of_value(0, thread);
         const char *from = Range::at(range.values, s, value_chunk(0, thread));
-#pragma unroll
-        for (int m = 0; m < VALUE_CHUNKS; ++m)
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                int next = key_of_value(j, 0);
-                value[m][j] = load_if(s + next < range.stored, from + next * 2 * HEAD + 128 * m);
-            }
+        load_value<0>(range, s, from);
+    }
+
+    template <int N> __device__ void load_value(const Range &range, int s, const char *from) {
+        constexpr int m = N / 4, j = N % 4, next = key_of_value(j, 0);
+        value[m][j] = load_if<next * 2 * HEAD + 128 * m>(s + next < range.stored, from);
+        if constexpr (N + 1 < 4 * VALUE_CHUNKS) load_value<N + 1>(range, s, from);
     }
 
     // The new token's own key and value are in shared memory.
@@ -174,14 +176,14 @@ __device__ void send_part(Softmax &mine, u64 *words, u32 tag, int head, int part
     synchronize(THREADS);
     int lane = threadIdx.x % 32;
     if (threadIdx.x >= 32) return;
-    float most[WARPS], top = LOWEST, total = 0.0f, found[EACH_VALUES] = {};
-#pragma unroll
-    for (int w = 0; w < WARPS; ++w) top = fmaxf(top, most[w] = shared().most[w]);
+    float most = shared().most[lane % WARPS], top = most, found[EACH_VALUES] = {};
+    for (int distance = WARPS / 2; distance; distance /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, distance));
+    float share = __expf(most - top), total = share * shared().total[lane % WARPS];
+    for (int distance = WARPS / 2; distance; distance /= 2) total += __shfl_xor_sync(~0u, total, distance);
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) {
-        float share = __expf(most[w] - top);
-        total += share * shared().total[w];
-        for (int k = 0; k < EACH_VALUES; ++k) found[k] += share * shared().found[w][lane * EACH_VALUES + k];
+        float own = __shfl_sync(~0u, share, w);
+        for (int k = 0; k < EACH_VALUES; ++k) found[k] += own * shared().found[w][lane * EACH_VALUES + k];
     }
     float factor = total > 0.0f ? __fdividef(1.0f, total) : 0.0f;
     u64 *to = words + AT_PARTS + (head * PARTS + part) * (HEAD / 2) + lane * (EACH_VALUES / 2);
@@ -203,25 +205,26 @@ __device__ void store_new(const Step &step, u16 x, const Range &range, int head,
         (which == 1 ? range.keys : range.values)[i64(range.stored) * HEAD + k] = x;
 }
 
-__device__ void attend(const Step &step, const Layer &layer, int position, int parts, u32 tag) {
+__device__ void attend(const Step &step, const Layer &layer, u32 tag) {
     static_assert(THREADS % HEAD == 0);
+    int position = shared().position, parts = count_parts();
     int block = block_number(), head = block / PARTS, part = block % PARTS, group = head / (HEADS / KV_HEADS);
     if (head >= HEADS || part >= parts) return;
     int thread = thread_number(), which = thread / HEAD;
     bool last = part == parts - 1;
     int vectors = last ? 3 : 1;  // the query, and where they are attended to the new key and value
     NewElement element(new_vector(step.words, head, which < vectors ? which : 0), thread);
-    if (which < vectors) element.words.ask(tag);  // before the past, because loads return in order
     i64 cached = group * step.capacity * HEAD;
     Range range = {layer.keys + cached, layer.values + cached, 0, position + 1, position};
     if (parts > 1) {
         range.start = (position + 1) * part / PARTS, range.end = (position + 1) * (part + 1) / PARTS;
         range.stored = last ? position : range.end;
     }
+    range.prefetch_later();
     int first = range.start + thread / 32 * KEYS;
     Keys keys;
+    if (which < vectors) element.words.ask(tag);  // before the past, because loads return in order
     if (EARLY) keys.load_keys(range, first), keys.load_values(range, first);
-    range.prefetch_later();
     while (which < vectors) {
         store_new(step, element.await(tag, which < 2), range, head, which, element.k);
         which += THREADS / HEAD;

@@ -78,9 +78,9 @@ __device__ void await_vector(const u64 *words, u32 tag, float (&v)[S::FOURS][4])
 }
 
 // The output of attention, from its parts.
-__device__ void await_heads(const u64 *words, u32 tag, int parts, float (&v)[Output::FOURS][4]) {
+__device__ void await_heads(const u64 *words, u32 tag, float (&v)[Output::FOURS][4]) {
     int thread = thread_number();
-    if (parts == 1) {
+    if (count_parts() == 1) {
         const u64 *at[Output::FOURS];
         bool needed[Output::FOURS];
         ulonglong2 two[Output::FOURS];

@@ -93,6 +93,7 @@ struct Shared {
     alignas(16) float most[WARPS], total[WARPS];
     Layer layers[2];  // this one and the next
     u64 full[STAGES], empty[STAGES];
+    int position;
     float own[Down::MOST];  // elements of x
     float2 rotation[HEAD];  // cos and ± sin of the position's angles
     int2 outputs[5];  // of each product: the first of this block, and how many
@@ -106,5 +107,8 @@ __device__ int Shape<N, B, I, O, H>::first() { return shared().outputs[N].x; }
 
 template <int N, int B, int I, int O, int H>
 __device__ int Shape<N, B, I, O, H>::count() { return shared().outputs[N].y; }
+
+// How many blocks attend to the past of a head.
+__device__ int count_parts() { return shared().position <= ALONE ? 1 : PARTS; }
 
 __device__ float rounded(float x) { return widen(narrow(x, 0.0f)); }

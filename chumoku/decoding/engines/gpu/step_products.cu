@@ -104,7 +104,8 @@ __device__ void store_bytes(const float (&v)[4], int i) {
 template <class S, int BITS = S::KIND>
 struct Columns {
     uint4 first, second;  // words of inputs k and k + 16 of a group beside each other
-    float2 scale;  // t, and the sum of the inputs, of group lane % 4
+    float2 scale;  // t / UNIT, and the sum of the inputs, of group lane % 4
+    static constexpr int UNIT = BITS == INT4 ? 16 : 1;  // times as large are sums, as upper bits are not shifted
 
     __device__ void load(int part) {
         int warp = threadIdx.x / 32, column = threadIdx.x % 32 / 4, group = threadIdx.x % 4;
@@ -112,6 +113,7 @@ struct Columns {
         bool own = column / 2 == group;
         first = own ? words[0] : uint4{0, 0, 0, 0}, second = own ? words[1] : uint4{0, 0, 0, 0};
         scale = shared().scales[warp][part][group];
+        scale.x *= 1.0f / UNIT;
     }
 
     __device__ void add(const char *stage, int thread, float &upper, float &lower) const {
@@ -120,10 +122,12 @@ struct Columns {
         const uint4 *a = reinterpret_cast<const uint4 *>(at);
         const uint4 *b = reinterpret_cast<const uint4 *>(at + 8 * S::CODE_STRIDE);
         int c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-        if (BITS == INT4) {
+        if (BITS == INT4) {  // a byte has the weights of input k of a group and, in its upper bits, of input k + 16
             uint4 u = a[0], v = b[0];
-            multiply_nibbles(c, u.x, v.x, first.x, first.y), multiply_nibbles(d, u.y, v.y, first.z, first.w);
-            multiply_nibbles(c, u.z, v.z, second.x, second.y), multiply_nibbles(d, u.w, v.w, second.z, second.w);
+            multiply_nibbles(c, 0x0F0F0F0Fu, u.x, v.x, u.y, v.y, first.x, first.z);
+            multiply_nibbles(d, 0xF0F0F0F0u, u.x, v.x, u.y, v.y, first.y, first.w);
+            multiply_nibbles(c, 0x0F0F0F0Fu, u.z, v.z, u.w, v.w, second.x, second.z);
+            multiply_nibbles(d, 0xF0F0F0F0u, u.z, v.z, u.w, v.w, second.y, second.w);
         } else {
             uint4 u = a[0], v = b[0], u2 = a[1], v2 = b[1];
             multiply_bytes(c, u.x, v.x, u2.x, v2.x, first.x, first.y);
@@ -132,14 +136,12 @@ struct Columns {
             multiply_bytes(d, u.w, v.w, u2.w, v2.w, second.z, second.w);
         }
         int place = row * S::SCALE_STRIDE + (4 * warp + group) * S::SCALE_BYTES;
-        upper += scaled(stage, place, 256 * (c[0] + d[0]) + c[1] + d[1]);
-        lower += scaled(stage, place + 8 * S::SCALE_STRIDE, 256 * (c[2] + d[2]) + c[3] + d[3]);
+        upper += scaled(stage, place, 256 * (UNIT * c[0] + d[0]) + UNIT * c[1] + d[1]);
+        lower += scaled(stage, place + 8 * S::SCALE_STRIDE, 256 * (UNIT * c[2] + d[2]) + UNIT * c[3] + d[3]);
     }
 
-    // A byte has the weights of input k of a group and, in its upper bits, of input k + 16.
-    __device__ static void multiply_nibbles(int (&c)[4], u32 u, u32 v, u32 front, u32 back) {
-        constexpr u32 LOWER = 0x0F0F0F0Fu;
-        multiply_bytes(c, u & LOWER, v & LOWER, u >> 4 & LOWER, v >> 4 & LOWER, front, back);
+    __device__ static void multiply_nibbles(int (&c)[4], u32 mask, u32 u, u32 v, u32 u2, u32 v2, u32 x, u32 x2) {
+        multiply_unsigned(c, u & mask, v & mask, u2 & mask, v2 & mask, x, x2);
     }
 
     __device__ float scaled(const char *stage, int place, int sum) const {

@@ -9,35 +9,42 @@ struct Ring {
     }
 };
 
-struct CopyRing : Ring {
+// Copies to the ring, few buffers at a time: what is read next would wait behind all that is under way.
+struct Copier : Ring {
     Ring arriving;  // the first buffer whose weights may not have arrived
-    int under_way = 0;
+    u64 policy = read_once();
+    int limit = MOST_UNDER_WAY, under_way = 0;
 
-    // Wait for a free buffer, and until fewer than MOST_UNDER_WAY others are being filled: what is read next would wait
-    // behind all of them.
-    __device__ void await_buffer() {
+    // Wait for a free buffer, and until fewer than `limit` others are being filled.
+    __device__ void begin(u32 bytes) {
         wait(&shared().empty[stage], turn ^ 1);
-        if (++under_way <= MOST_UNDER_WAY) return;
-        wait(&shared().full[arriving.stage], arriving.turn);
-        arriving.advance(), --under_way;
+        for (++under_way; under_way > limit; --under_way) {
+            wait(&shared().full[arriving.stage], arriving.turn);
+            arriving.advance();
+        }
+        if (threadIdx.x % 32 == 0) expect_bytes(&shared().full[stage], bytes);
+        __syncwarp();
+    }
+
+    __device__ void add(int place, const char *from, u32 bytes) {
+        copy(shared().stages[stage] + place, from, bytes, &shared().full[stage], policy);
     }
 };
 
 // Copy rows of a tile, from row `first` of the matrix to row `place` of the tile: whole rows, or a part of one row.
 template <class S>
-__device__ void copy_rows(const Matrix &matrix, char *stage, int place, i64 first, int rows, int start, int inputs,
-                          u64 *full, u64 policy) {
-    copy(stage + place * S::CODE_STRIDE, matrix.codes + (first * S::INPUTS + start) * S::KIND / 8,
-         rows * inputs * S::KIND / 8, full, policy);
+__device__ void copy_rows(const Matrix &matrix, int place, i64 first, int rows, int start, int inputs, Copier &copier) {
+    copier.add(place * S::CODE_STRIDE, matrix.codes + (first * S::INPUTS + start) * S::KIND / 8,
+               rows * inputs * S::KIND / 8);
     if (S::KIND == FLOATS) return;
-    copy(stage + S::SCALE_AT + place * S::SCALE_STRIDE,
-         matrix.scales + first * S::SCALE_ROW + start / GROUP * S::SCALE_BYTES,
-         S::PARTS_OF_ROW == 1 ? rows * S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES, full, policy);
+    copier.add(S::SCALE_AT + place * S::SCALE_STRIDE,
+               matrix.scales + first * S::SCALE_ROW + start / GROUP * S::SCALE_BYTES,
+               S::PARTS_OF_ROW == 1 ? rows * S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES);
 }
 
 // Copy the tiles of a matrix, in parts. A lane copies a half of a tile, or if a row has several parts, one row.
 template <class S>
-__device__ void copy_matrix(Matrix matrix, CopyRing &ring, u64 policy) {
+__device__ void copy_matrix(Matrix matrix, Copier &copier) {
     constexpr bool WHOLE = S::PARTS_OF_ROW == 1;
     int lane = threadIdx.x % 32, first = S::first(), count = S::count();
     for (int done = 0; done < count; done += S::ROWS) {
@@ -45,30 +52,26 @@ __device__ void copy_matrix(Matrix matrix, CopyRing &ring, u64 policy) {
         for (int start = 0; start < S::INPUTS; start += S::PART) {
             int inputs = S::INPUTS - start < S::PART ? S::INPUTS - start : S::PART;
             int scale_bytes = WHOLE && S::SCALE_BYTES ? S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES;
-            ring.await_buffer();
-            u64 *full = &shared().full[ring.stage];
-            char *stage = shared().stages[ring.stage];
-            if (lane == 0) expect_bytes(full, S::HALVES * rows * (inputs * S::KIND / 8 + scale_bytes));
-            __syncwarp();
+            copier.begin(S::HALVES * rows * (inputs * S::KIND / 8 + scale_bytes));
             int half = WHOLE ? lane : lane / S::ROWS, row = WHOLE ? 0 : lane % S::ROWS;
             if (half < S::HALVES && row < rows)
-                copy_rows<S>(matrix, stage, half * S::ROWS + row, first + done + row + i64(half) * S::OUTPUTS,
-                             WHOLE ? rows : 1, start, inputs, full, policy);
-            ring.advance();
+                copy_rows<S>(matrix, half * S::ROWS + row, first + done + row + i64(half) * S::OUTPUTS,
+                             WHOLE ? rows : 1, start, inputs, copier);
+            copier.advance();
         }
     }
 }
 
 __device__ void copy_weights(const Step &step) {
-    u64 policy = read_once();
-    CopyRing ring;
+    Copier copier;
     for (int number = 0; number < LAYERS; ++number) {
         const Layer &layer = step.layers[number];
         Matrix projection = layer.projection, output = layer.output, up = layer.up, down = layer.down;  // loaded once
-        copy_matrix<Projection>(projection, ring, policy);
-        copy_matrix<Output>(output, ring, policy);
-        copy_matrix<Up>(up, ring, policy);
-        copy_matrix<Down>(down, ring, policy);
+        copy_matrix<Projection>(projection, copier);
+        copy_matrix<Output>(output, copier);
+        copy_matrix<Up>(up, copier);
+        copy_matrix<Down>(down, copier);
     }
-    copy_matrix<Logits>(step.logits, ring, policy);
+    copier.limit = STAGES;  // nothing else is read meanwhile
+    copy_matrix<Logits>(step.logits, copier);
 }

@@ -29,7 +29,7 @@ SCALE_BYTES = {8: 2, 4: 4}  # of a group
 ALONE = 512  # a past of up to this many keys is not divided into parts
 LONGEST = 4096  # a longer past would need more parts than there are
 LEAST_SHARED = 200 << 10  # bytes; with less, too few weights are on their way
-MOST_UNDER_WAY = 1  # buffers of weights that are being copied
+FEW_BUFFERS = 16  # a block with up to this many for a layer copies one at a time, others two
 MOST_PARTS = 7  # of a row's inputs
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 # A model with another value of one of these keys runs as several kernels.
@@ -211,6 +211,7 @@ def kernel_constants(
     projected = -(-(config.heads + 2 * config.key_heads) * config.key_width // (2 * sizes.blocks)) * 2
     sums = max(64, projected, most[0] * (1 + gated), most[1])
     parts = max(-(-count // sizes.part(width)) for count, width in [*inputs.items(), (config.width, logits_bits)])
+    layer_bytes = sum(tensor.nbytes for matrix in matrices_of(layers[0]) for tensor in tensors_of(matrix))
     words = 64 if 16 in (bits, logits_bits) else 32
     other = 4 * sizes.warps * parts * (2 * words + 8) + 8 * sums * (sizes.warps + 4) + 4096
     other += 4 * (sizes.warps + 3) * config.key_width
@@ -221,6 +222,6 @@ def kernel_constants(
         **{"LAYER_NORM": int(layer_norm), "EARLY_NORM": int(layer_norm or float16), "ACTIVATION": ACTIVATIONS[kind]},
         **{"ROTATED": 2 * cos.shape[-1], "HALF_PAIRING": int(pairing == "half"), "BLOCKS": sizes.blocks},
         **{"PARTS": 4 if 4 * config.heads <= sizes.blocks else 2, "ALONE": ALONE, "WARPS": sizes.warps},
-        **{"MOST_UNDER_WAY": MOST_UNDER_WAY},
+        **{"MOST_UNDER_WAY": 1 if layer_bytes <= FEW_BUFFERS * stage * sizes.blocks else 2},
         **{"STAGE": stage, "STAGES": (sizes.shared_bytes - other) // (stage + 16), "SHARED_BYTES": sizes.shared_bytes},
     }
