@@ -148,15 +148,15 @@ static void arrive(u64 *at) { Barrier &barrier = current->block->barriers[at]; -
 static void expect_bytes(u64 *at, u32 bytes) { current->block->barriers[at].bytes += bytes, arrive(at); }
 static void wait(u64 *at, u32 parity) { while (current->block->barriers[at].turn == parity) yield(); }
 
-static uint4 load_if(bool there, const char *at) {
+template <int OFFSET> static uint4 load_if(bool there, const char *at) {
     uint4 v = {0, 0, 0, 0};
-    if (there) memcpy(&v, at, 16);
+    if (there) memcpy(&v, at + OFFSET, 16);
     return v;
 }
+static void prefetch(const char *) {}
 
 static u64 read_once() { return 0; }
-static u64 read_again() { return 0; }
-static void copy(char *to, const void *from, u32 bytes, u64 *at, u64) {
+static void copy(char *to, const char *from, u32 bytes, u64 *at, u64) {
     if (u64(to) % 16 || u64(from) % 16 || bytes % 16) abort();  // as the GPU would
     yield();
     memcpy(to, from, bytes);

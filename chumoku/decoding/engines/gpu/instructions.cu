@@ -113,10 +113,18 @@ __device__ void send_word(u64 *at, u32 tag, u32 content) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(u64(tag) << 32 | content) : "memory");
 }
 
-// 16 bytes, or zeros.
-__device__ uint4 load_if(bool there, const char *at) {
-    return there ? *reinterpret_cast<const uint4 *>(at) : uint4{0, 0, 0, 0};
+// 16 bytes of memory that nobody writes during the step, or zeros. With OFFSET as a part of the instruction, many loads
+// share the registers of one address, and none waits until they are free.
+template <int OFFSET> __device__ uint4 load_if(bool there, const char *at) {
+    uint4 v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+                 "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+                 "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4 + %6];\n}"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at), "r"(u32(there)), "n"(OFFSET));
+    return v;
 }
+
+__device__ void prefetch(const char *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 // ---- copies to shared memory
 
@@ -127,13 +135,7 @@ __device__ u64 read_once() {
     return policy;
 }
 
-__device__ u64 read_again() {
-    u64 policy;
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-__device__ void copy(char *to, const void *from, u32 bytes, u64 *barrier, u64 policy) {
+__device__ void copy(char *to, const char *from, u32 bytes, u64 *barrier, u64 policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
                  " [%0], [%1], %2, [%3], %4;"
                  ::"r"(address(to)), "l"(from), "r"(bytes), "r"(address(barrier)), "l"(policy) : "memory");

@@ -1,8 +1,8 @@
 // One decoding step of one row: all layers and the logits in one kernel.
 //
 // The outputs of every matrix are divided among BLOCKS blocks, one on each multiprocessor. One warp of a block copies
-// the block's rows of all matrices, and the past to which it attends, in the order of their use, to a ring of buffers in
-// shared memory. It waits for a free buffer, and for earlier copies. The other warps wait for the inputs of a product, and multiply.
+// the block's rows of all matrices, in the order of their use, to a ring of buffers in shared memory. It waits for a
+// free buffer, and for earlier copies. The other warps wait for the inputs of a product, and multiply.
 //
 // Blocks exchange vectors without a barrier: a word is two 16-bit numbers and a tag, the number of the layer since the
 // engine was opened. A warp reads the words of its inputs until all have the tag of this layer. A block sends its
@@ -77,7 +77,7 @@ __device__ void run_layer(const Step &step, int number, u32 tag, Ring &ring, int
     project(step, layer, number, tag, ring, turn);
     // All threads have finished the layer before this one.
     if (prepares) reinterpret_cast<u64 *>(&shared().layers[(number + 1) % 2])[threadIdx.x] = next;
-    attend(step, layer, tag, ring);
+    attend(step, layer, tag);
     add_attended(step, layer, tag, ring);
     compute_hidden(step, layer, tag, ring, turn);
     add_hidden(step, layer, tag, ring);
@@ -131,7 +131,7 @@ __device__ void prepare(const Step &step) {
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) run_step(const __grid_constant__ Step step) {
     prepare(step);
-    if (threadIdx.x >= THREADS) return copy_all(step);
+    if (threadIdx.x >= THREADS) return copy_weights(step);
     u32 tag = *step.counter;
     int turn = 0;
     Ring ring;

@@ -77,10 +77,6 @@ using Logits = Shape<4, LOGITS_BITS, WIDTH, VOCABULARY, 1>;
 constexpr int AT_PARTS = PROJECTED / 2, AT_LOGS = AT_PARTS + HEADS * PARTS * HEAD / 2;
 constexpr int AT_MIDDLE = AT_LOGS + HEADS * PARTS, AT_HIDDEN = AT_MIDDLE + WIDTH / 2, AT_X = AT_HIDDEN + HIDDEN / 2;
 
-constexpr int KEYS = 16, VECTOR = 2 * HEAD;                  // keys of a warp, and bytes of a key or a value
-constexpr int BUFFER_KEYS = STAGE / (2 * VECTOR) / KEYS * KEYS;  // in a buffer, before as many values
-static_assert(BUFFER_KEYS);
-
 constexpr int CHUNK = 64;  // logits that a block computes before it stores them
 constexpr int SUMS = largest(largest(Projection::MOST, CHUNK), largest(Output::MOST, Up::HALVES * Up::MOST));
 constexpr int INPUT_WORDS = LAYER_BITS == FLOATS || LOGITS_BITS == FLOATS ? 64 : 32;  // of 128 inputs
@@ -114,27 +110,5 @@ __device__ int Shape<N, B, I, O, H>::count() { return shared().outputs[N].y; }
 
 // How many blocks attend to the past of a head.
 __device__ int count_parts() { return shared().position <= ALONE ? 1 : PARTS; }
-
-// The keys and values that this block attends to: those of a head, or with a long past a part of them.
-struct Past {
-    bool attends = false;
-    int head, part, start = 0, end = 0;  // with the new token's, if this is the last part
-    int stored = 0;                      // the end of those in the cache
-
-    __device__ Past() {
-        int block = block_number(), parts = count_parts(), position = shared().position;
-        head = block / PARTS, part = block % PARTS;
-        if (head >= HEADS || part >= parts) return;
-        attends = true, end = position + 1, stored = position;
-        if (parts == 1) return;
-        start = (position + 1) * part / PARTS, end = (position + 1) * (part + 1) / PARTS;
-        if (!last()) stored = end;
-    }
-
-    __device__ bool last() const { return part == count_parts() - 1; }
-    __device__ int group() const { return head / (HEADS / KV_HEADS); }
-    // Whether the new key is one of a warp's, of which this is the first.
-    __device__ bool has_new(int first) const { return stored < end && first <= stored && stored < first + KEYS; }
-};
 
 __device__ float rounded(float x) { return widen(narrow(x, 0.0f)); }

@@ -1,4 +1,4 @@
-// Copies of weights, keys and values to a ring of buffers in shared memory.
+// Copies of weights to a ring of buffers in shared memory.
 
 struct Ring {
     int stage = 0;
@@ -12,6 +12,7 @@ struct Ring {
 // Copies to the ring, few buffers at a time: what is read next would wait behind all that is under way.
 struct Copier : Ring {
     Ring arriving;  // the first buffer whose weights may not have arrived
+    u64 policy = read_once();
     int limit = MOST_UNDER_WAY, under_way = 0;
 
     // Wait for a free buffer, and until fewer than `limit` others are being filled.
@@ -25,21 +26,20 @@ struct Copier : Ring {
         __syncwarp();
     }
 
-    __device__ void add(int place, const void *from, u32 bytes, u64 policy) {
+    __device__ void add(int place, const char *from, u32 bytes) {
         copy(shared().stages[stage] + place, from, bytes, &shared().full[stage], policy);
     }
 };
 
 // Copy rows of a tile, from row `first` of the matrix to row `place` of the tile: whole rows, or a part of one row.
 template <class S>
-__device__ void copy_rows(const Matrix &matrix, int place, i64 first, int rows, int start, int inputs, Copier &copier,
-                          u64 policy) {
+__device__ void copy_rows(const Matrix &matrix, int place, i64 first, int rows, int start, int inputs, Copier &copier) {
     copier.add(place * S::CODE_STRIDE, matrix.codes + (first * S::INPUTS + start) * S::KIND / 8,
-               rows * inputs * S::KIND / 8, policy);
+               rows * inputs * S::KIND / 8);
     if (S::KIND == FLOATS) return;
     copier.add(S::SCALE_AT + place * S::SCALE_STRIDE,
                matrix.scales + first * S::SCALE_ROW + start / GROUP * S::SCALE_BYTES,
-               S::PARTS_OF_ROW == 1 ? rows * S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES, policy);
+               S::PARTS_OF_ROW == 1 ? rows * S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES);
 }
 
 // Copy the tiles of a matrix, in parts. A lane copies a half of a tile, or if a row has several parts, one row.
@@ -47,7 +47,6 @@ template <class S>
 __device__ void copy_matrix(Matrix matrix, Copier &copier) {
     constexpr bool WHOLE = S::PARTS_OF_ROW == 1;
     int lane = threadIdx.x % 32, first = S::first(), count = S::count();
-    u64 policy = read_once();
     for (int done = 0; done < count; done += S::ROWS) {
         int rows = count - done < S::ROWS ? count - done : S::ROWS;
         for (int start = 0; start < S::INPUTS; start += S::PART) {
@@ -57,35 +56,18 @@ __device__ void copy_matrix(Matrix matrix, Copier &copier) {
             int half = WHOLE ? lane : lane / S::ROWS, row = WHOLE ? 0 : lane % S::ROWS;
             if (half < S::HALVES && row < rows)
                 copy_rows<S>(matrix, half * S::ROWS + row, first + done + row + i64(half) * S::OUTPUTS,
-                             WHOLE ? rows : 1, start, inputs, copier, policy);
+                             WHOLE ? rows : 1, start, inputs, copier);
             copier.advance();
         }
     }
 }
 
-// Copy the keys and values of the past to which this block attends.
-__device__ void copy_past(const Past &past, const u16 *keys, const u16 *values, i64 capacity, Copier &copier) {
-    const u16 *vectors = (threadIdx.x % 2 ? values : keys) + past.group() * capacity * HEAD;
-    int place = threadIdx.x % 2 ? BUFFER_KEYS * VECTOR : 0;
-    u64 policy = read_again();
-    for (int first = past.start; first < past.stored; first += BUFFER_KEYS) {
-        int count = past.stored - first < BUFFER_KEYS ? past.stored - first : BUFFER_KEYS;
-        copier.begin(2 * count * VECTOR);
-        if (threadIdx.x % 32 < 2) copier.add(place, vectors + i64(first) * HEAD, count * VECTOR, policy);
-        copier.advance();
-    }
-}
-
-// Copy everything that the block reads, in the order of its use.
-__device__ void copy_all(const Step &step) {
+__device__ void copy_weights(const Step &step) {
     Copier copier;
-    Past past;
     for (int number = 0; number < LAYERS; ++number) {
         const Layer &layer = step.layers[number];
         Matrix projection = layer.projection, output = layer.output, up = layer.up, down = layer.down;  // loaded once
-        const u16 *keys = layer.keys, *values = layer.values;
         copy_matrix<Projection>(projection, copier);
-        copy_past(past, keys, values, step.capacity, copier);
         copy_matrix<Output>(output, copier);
         copy_matrix<Up>(up, copier);
         copy_matrix<Down>(down, copier);

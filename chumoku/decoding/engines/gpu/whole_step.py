@@ -206,7 +206,7 @@ def kernel_constants(
     float16, layer_norm = dtype == torch.float16, config.norm == "layer"
     inputs = {config.width: bits, config.heads * config.key_width: bits, config.hidden: bits}
     stage = max(sizes.tile_bytes(count, bits) for count in inputs)
-    stage = max(stage, sizes.tile_bytes(config.width, logits_bits), 4 * TILE * config.key_width)
+    stage = max(stage, sizes.tile_bytes(config.width, logits_bits))
     most = [-(-outputs // (2 * sizes.blocks)) * 2 for outputs in (config.hidden, config.width)]
     projected = -(-(config.heads + 2 * config.key_heads) * config.key_width // (2 * sizes.blocks)) * 2
     sums = max(64, projected, most[0] * (1 + gated), most[1])
