@@ -194,6 +194,19 @@ def test_products_of_gguf_blocks_are_the_formula(kind: str, rows: int, outputs: 
     assert torch.equal(product(module, x[-1:])[0], found[-1])
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4", *BLOCK_KINDS])
+def test_the_number_of_rows_changes_no_bit(kind: str) -> None:
+    """Of more rows than one panel has, and more groups than are unpacked at a time; one row is multiplied in another way."""
+    x = torch.randn(263, 256 * 5, generator=torch.Generator().manual_seed(3))
+    if kind in BLOCK_KINDS:
+        module = QuantizedLinear.of(random_blocks(kind, 37, 256 * 5, seed=3))
+    else:
+        module = QuantizedLinear(torch.randn(37, 256 * 5), torch.randn(37), kind)  # type: ignore[arg-type]
+    together = product(module, x)
+    for first, rows in ((0, 1), (257, 3), (5, 7), (246, 17), (11, 59)):
+        assert torch.equal(product(module, x[first : first + rows]), together[first : first + rows])
+
+
 @pytest.mark.parametrize("kind", BLOCK_KINDS)
 def test_packed_blocks_take_about_the_space_of_the_file(kind: str) -> None:
     layout, stored = layout_of(kind, 3 * 256), random_blocks(kind, 1, 3 * 256, seed=3)
@@ -535,7 +548,7 @@ def test_it_is_compiled_once(fresh_and_quick: Path) -> None:
     assert library.stat() == before
 
 
-OLDER = [variant.name for variant in variants.find_suitable() if variant.name in ("x86-64-v2", "avx2", "armv8")]
+OLDER = [variant.name for variant in variants.find_suitable() if variant.name in ("x86-64-v2", "avx2", "avx512", "armv8")]
 
 
 @pytest.mark.slow
@@ -555,6 +568,8 @@ def test_older_processors_give_the_same_results(fresh: Path, variant: str, monke
         torch.testing.assert_close(product(module, ones), module(ones))
     for kind in BLOCK_KINDS:
         test_products_of_gguf_blocks_are_the_formula.hypothesis.inner_test(kind, 19, 37, 2, 5)
+    for kind in ("int8", "q2_k", "q4_k"):
+        test_the_number_of_rows_changes_no_bit(kind)
     test_products_of_floats_are_the_formula.hypothesis.inner_test(19, 37, 23, 5)
     check_engine(NativeEngine, random_model("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)
 

@@ -22,19 +22,25 @@ constexpr float TINY = 1e-30f;   // a group whose largest input is not above thi
 constexpr int INPUT_BYTES = 2;   // of a quantized input: its halves
 #endif
 
+// From how many rows on quantized weights are unpacked (many_rows.h, tiles_int8.h): then that takes less time than it saves.
+constexpr int MANY = 16;
+inline bool are_many(int rows) { return HAS_PAIRS && rows >= MANY && !tiles_available(); }
+
 // The inputs of a product in the format of its weights: floats, or x ≈ step · (256 high + low) for each group
 // (the formula is in nn/quantized.py). The high halves of TILE_TOKENS rows come before their low halves, as tiles need
 // them.
 struct Inputs {
     int stride = 0, groups = 0;
+    bool paired = PAIRED;
     Lines<float> floats, step, shift;
-    Lines<int8_t> halves;  // or pairs of 16-bit numbers (pairs_x86.h, pairs_wasm.h)
+    Lines<int8_t> halves;  // or, if `paired`, pairs of 16-bit numbers (pairs_x86.h, pairs_wasm.h)
     std::vector<int32_t> sums;  // of the integers of half a group
     TileInputs tiles;            // for weights in bf16
 
     void reserve(int count, int inputs) {
         stride = pad_to_64(inputs);
         groups = stride / GROUP;
+        paired = PAIRED || are_many(count);
         tiles.reserve(count, groups);
         size_t rows = (count + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;  // whole tiles are read
         floats.resize(rows * stride);
@@ -81,7 +87,7 @@ struct Inputs {
 #if defined(__wasm__)
         repeat_pairs(whole, halves.data() + (size_t(r) * stride + first) * INPUT_BYTES);
 #else
-        if (PAIRED) write_pairs(whole, const_cast<int16_t*>(pairs(r)) + first);
+        if (paired) write_pairs(whole, const_cast<int16_t*>(pairs(r)) + first);
         else split_bytes(whole, const_cast<int8_t*>(high(r)) + first, const_cast<int8_t*>(low(r)) + first);
 #endif
         int32_t* sum = &sums[2 * place];
@@ -132,6 +138,15 @@ template <int KIND = INT8, class Run> [[gnu::always_inline]] inline void with_ki
 #endif
 }
 
+// W x ≈ Σ scale · step · dots + shift · step · Σ x: add a group, or a part of one, to the sums of a row; dots are of q − center.
+template <int PARTS, bool SHIFTED>
+[[gnu::always_inline]] inline Floats add_group(
+    Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int32_t sum) {
+    sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
+    if (!SHIFTED) return sums;
+    return fma(shift, spread(PARTS == 2 ? in.step[place] * float(sum) : in.shift[place]), sums);
+}
+
 // A group of a block of LANES outputs: `bits` words with 32 q of each output, then its scales and its shifts.
 template <int KIND> struct Group {
     static constexpr Format F = FORMATS[KIND];
@@ -179,20 +194,13 @@ template <int KIND> struct Group {
         return F.nested ? outer.e * from_bytes(scales + (PARTS + part) * LANES) : from_halves(scales + 2 * LANES);
     }
 
-    // Add a part of a group to the sums of a row: W x ≈ Σ scale · step · dots + shift · step · Σ x
+    // Add a part of a group to the sums of a row; dots are of q.
     [[gnu::always_inline]] static Floats add(
         Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int part) {
         const int32_t* halves = &in.sums[2 * place];
         int32_t sum = PARTS == 2 ? halves[part] : halves[0] + halves[1];
         if (OFFSET && F.center) dots -= F.center * sum;
-        return add_centered(sums, dots, scale, shift, in, place, sum);
-    }
-    // The same with the dots of q − center.
-    [[gnu::always_inline]] static Floats add_centered(
-        Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int32_t sum) {
-        sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
-        if (!F.shifted) return sums;
-        return fma(shift, spread(PARTS == 2 ? in.step[place] * float(sum) : in.shift[place]), sums);
+        return add_group<PARTS, F.shifted>(sums, dots, scale, shift, in, place, sum);
     }
 };
 

@@ -1,25 +1,39 @@
-// Products of quantized weights on x86 without AVX-512: 16-bit inputs, multiplied in pairs by one instruction.
+// Products of quantized weights on x86 with 16-bit inputs, multiplied in pairs by one instruction.
 //
 //     weights   w0 w1 w2 w3 of each output, as bytes   →   w0 w2 and w1 w3, as 16-bit numbers: the even and the odd bytes
 //     inputs    x0 x2 x1 x3 of every four              →   a pair is repeated in a register for all outputs
 //
-// Bytes would have to be multiplied twice, by the halves of inputs, and the sum of two such products may not fit in 16 bits.
+// Processors without VNNI multiply any number of rows so, because bytes would have to be multiplied twice, by the halves of
+// inputs, and the sum of two such products may not fit in 16 bits. Those with VNNI multiply many rows so (many_rows.h).
 #pragma once
 
 #include "vectors.h"
 
 namespace {
 
-#if defined(__x86_64__) && !defined(__AVX512F__)
-constexpr bool PAIRED = true;
+#if defined(__x86_64__) && (!defined(__AVX512F__) || defined(__AVX512BW__))
+#define HAS_PAIRS 1
 typedef uint16_t Shorts __attribute__((vector_size(4 * LANES)));
 
 // a0 b0 + a1 b1 of the 16-bit numbers of every word
 inline Ints multiply_pairs(Words a, Words b) {
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
     return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #else
     return (Ints)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#endif
+}
+
+// sums + a0 b0 + a1 b1
+inline Ints add_pairs(Ints sums, Words a, Words b) {
+#if defined(__AVX512VNNI__)
+    return (Ints)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#else
+    sums += multiply_pairs(a, b);
+    asm("" : "+v"(sums));  // or the compiler computes all products first, which do not fit in registers, and then their sums
+    return sums;
 #endif
 }
 
@@ -29,6 +43,14 @@ inline void write_pairs(const Ints (&whole)[GROUP / LANES], int16_t* to) {
     auto four = [&](int i) { return _mm_shuffle_epi32(load<__m128i>(from + i), _MM_SHUFFLE(3, 1, 2, 0)); };
     for (int i = 0; i < GROUP; i += 8) store(to + i, _mm_packs_epi32(four(i), four(i + 4)));
 }
+
+#else
+#define HAS_PAIRS 0
+inline void write_pairs(const Ints*, int16_t*) {}
+#endif
+
+#if HAS_PAIRS && !defined(__AVX512VNNI__)
+constexpr bool PAIRED = true;
 
 // dots[r][o] = Σ_i w[o][i] · x[r][i] over 4 · WORDS inputs of R rows
 template <int WORDS, int R>
@@ -48,7 +70,7 @@ template <int WORDS, int R>
             dots[r] += multiply_pairs(even, load<uint32_t>(from) + Words{}) +
                        multiply_pairs(odd, load<uint32_t>(from + 2) + Words{});
             // The compiler would first compute all products, which do not fit in registers, and then their sums.
-            asm("" : "+x"(dots[r]));
+            asm("" : "+v"(dots[r]));
         }
     }
 }
@@ -71,7 +93,6 @@ inline Ints dot_nibbles(const uint8_t* codes, const int16_t* x) {
 #else
 constexpr bool PAIRED = false;
 inline Ints dot_nibbles(const uint8_t*, const int16_t*) { return Ints{}; }
-inline void write_pairs(const Ints*, int16_t*) {}
 template <int, int R> void dot_pairs(const Bytes*, const int16_t*, int, Ints (&)[R]) {}
 #endif
 

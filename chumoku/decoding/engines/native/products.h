@@ -14,6 +14,7 @@
 #include "groups.h"
 #include "int8_arm.h"
 #include "int8_wasm.h"
+#include "many_rows.h"
 #include "structs.h"
 #include "thread_pool.h"
 #include "tiles_bf16.h"
@@ -190,8 +191,6 @@ bool can_form_in_parts(const Product& p, int part) { return p.kind == FLOAT32 ||
 // Whether two products have inputs in the same format.
 bool same_inputs(const Product& a, const Product& b) { return a.kind == b.kind || (a.kind >= INT8 && b.kind >= INT8); }
 
-constexpr int MANY = 16;  // rows from which on tiles are faster for quantized weights
-
 // How many blocks an item has: taking an item costs more than computing a small block.
 int blocks_of_item(const Product& p, int count, int threads, bool bf16_tiles) {
     int blocks = (p.outputs + LANES - 1) / LANES, items = 2 * threads;
@@ -201,6 +200,7 @@ int blocks_of_item(const Product& p, int count, int threads, bool bf16_tiles) {
     if ((p.kind >= INT8 || bf16_tiles) && count == 1) return share(threads);
 #endif
     // Few items, whose weights stay in the cache of a core.
+    if (p.kind >= INT8 && are_many(count)) return UNPACKED_BLOCKS;
     if (bf16_tiles && count > TILE_ROWS_MOST) return share(std::max(items, blocks * groups_of(p) / 1024));
     return std::max(1, std::min(2, blocks / (threads * 16 * BLOCKS))) * 2 * BLOCKS;
 }
@@ -214,6 +214,8 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
     pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         if (bf16_tiles) return multiply_bf16_tiles(p, item * each, end, in, count, out);
+        if (grouped && are_many(count))
+            return with_kind(p.kind, [&]<int KIND> { multiply_many<KIND>(p, item * each, end, in, count, out); });
         if (tiles) {
             for (int b = item * each; b < end; b += 2) {
                 int some = std::min(2, end - b);

@@ -31,7 +31,8 @@ struct Worker {
     const Stack& stack;
     const Batch& batch;
     ThreadPool& pool;
-    Inputs &in, &beside, &hidden;  // beside: the input of a feed-forward that is parallel to attention
+    // beside: the input of a feed-forward that is parallel to attention; last: of the output layer
+    Inputs &in, &beside, &hidden, &last;
     Lines<float>&projected, &gates, &added;
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
     SharedScores& shared_scores;
@@ -278,12 +279,12 @@ struct Worker {
     void logits(const Norms& previous) {
         pool.each(batch.outputs, [&](int r) {
             finish(previous, batch.output_tokens[r]);
-            normalize(stack.last, stack.width, batch.x + size_t(batch.output_tokens[r]) * stack.width, in.row(r));
-            if (stack.logits.outputs) in.form(r, stack.logits);
-            else std::memcpy(batch.logits + size_t(r) * stack.width, in.row(r), stack.width * sizeof(float));
+            normalize(stack.last, stack.width, batch.x + size_t(batch.output_tokens[r]) * stack.width, last.row(r));
+            if (stack.logits.outputs) last.form(r, stack.logits);
+            else std::memcpy(batch.logits + size_t(r) * stack.width, last.row(r), stack.width * sizeof(float));
         });
         int outputs = stack.logits.outputs;
-        if (outputs) multiply(pool, stack.logits, in, batch.outputs, {batch.logits, outputs, false});
+        if (outputs) multiply(pool, stack.logits, last, batch.outputs, {batch.logits, outputs, false});
         if (batch.most_likely) find_most_likely();
     }
 
@@ -355,7 +356,7 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     ThreadPool& pool = *static_cast<ThreadPool*>(threads);
     Batch copy = *given, *batch = &copy;
     // Working space is kept for the next step of the calling thread.
-    thread_local Inputs in, beside, hidden;
+    thread_local Inputs in, beside, hidden, last;
     thread_local Lines<float> projected, gates, added;
     thread_local SharedScores shared_scores;
     thread_local std::vector<AttentionSpace> spaces;  // of all threads
@@ -363,8 +364,8 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     thread_local std::vector<Inputs> own;
     thread_local Lines<float> embedded;
     thread_local std::vector<Largest> largest_logits;
-    int most = std::max(batch->count, batch->outputs);
-    in.reserve(most, std::max(stack->width, stack->heads * stack->head_width));
+    in.reserve(batch->count, std::max(stack->width, stack->heads * stack->head_width));
+    last.reserve(std::max(1, batch->outputs), stack->width);
     if (stack->parallel) beside.reserve(batch->count, stack->width);
     hidden.reserve(batch->count, stack->hidden);
     added.resize(size_t(batch->count) * stack->width);
@@ -392,8 +393,8 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     own.resize(alone ? pool.size : 0);
     for (Inputs& one : own) one.reserve(1, stack->width);
     // This thread's variables; in `run`, each name of a thread_local variable would be that of another one.
-    const Worker worker{*stack,    *batch, pool,  in,    beside,        hidden,
-                        projected, gates,  added, tiles, shared_scores, largest_logits, spaces.data(), &in};
+    const Worker worker{*stack, *batch, pool,  in,    beside,        hidden,         last,          projected,
+                        gates,  added,  tiles, shared_scores, largest_logits, spaces.data(), &in};
     Inputs* normed = alone ? own.data() : nullptr;
     std::atomic<int> started{0};
     TileSpace* first_tile_space = tile_spaces.data();

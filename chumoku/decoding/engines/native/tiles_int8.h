@@ -90,7 +90,7 @@ inline void use(TileSpace& space) { tile_space = &space; }
 // TILE_TOKENS rows from `first` on times two blocks, group by group: the tiles compute a group while the sums of the group
 // before are added. `noipa`, or the compiler would find the address of the weights, which are thread_local, by a call for every
 // group, and the sums could not stay in registers.
-template <int KIND> [[gnu::noipa]] void multiply_tile_rows(
+template <bool SHIFTED> [[gnu::noipa]] void multiply_tile_rows(
     const TileSpace& w, const Inputs& in, int first, Floats (&found)[2][TILE_TOKENS]) {
     constexpr size_t SIZE = 8 * sizeof(Bytes);
     alignas(64) TileSums dots[2][2];
@@ -109,7 +109,7 @@ template <int KIND> [[gnu::noipa]] void multiply_tile_rows(
             constexpr int r = I / 2, b = I % 2;
             Ints dot = load<Ints>(both[b][0][r]) * 256 + load<Ints>(both[b][1][r]);
             size_t place = size_t(first + r) * in.groups + g;
-            sums[b][r] = Group<KIND>::add_centered(sums[b][r], dot, scale[b], shift[b], in, place, 0);
+            sums[b][r] = add_group<1, SHIFTED>(sums[b][r], dot, scale[b], shift[b], in, place, 0);
         });
     }
     each_number<2 * TILE_TOKENS>([&]<int I> [[gnu::always_inline]] { found[I % 2][I / 2] = sums[I % 2][I / 2]; });
@@ -123,7 +123,7 @@ void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, i
     std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not see that tile loads read memory
     for (int first = 0; first < count; first += TILE_TOKENS) {
         Floats sums[2][TILE_TOKENS];
-        multiply_tile_rows<KIND>(w, in, first, sums);
+        multiply_tile_rows<FORMATS[KIND].shifted>(w, in, first, sums);
         int rows = std::min(TILE_TOKENS, count - first);
         for (int b = 0; b < blocks; b++)
             for (int r = 0; r < rows; r++) out.write(p, block + b, first + r, sums[b][r]);
