@@ -22,8 +22,9 @@ constexpr float TINY = 1e-30f;   // a group whose largest input is not above thi
 constexpr int INPUT_BYTES = 2;   // of a quantized input: its halves
 #endif
 
-// From how many rows on quantized weights are unpacked (many_rows.h, tiles_int8.h): then that takes less time than it saves.
-constexpr int MANY = 16;
+// From how many rows on quantized weights are unpacked (many_rows.h, tiles_int8.h), because that takes less time than it
+// saves. Without registers of 64 bytes fewer rows suffice, because every row takes longer.
+constexpr int MANY = LANES == 16 ? 16 : 6;
 inline bool are_many(int rows) { return HAS_PAIRS && rows >= MANY && !tiles_available(); }
 
 // The inputs of a product in the format of its weights: floats, or x ≈ step · (256 high + low) for each group
