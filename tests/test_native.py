@@ -196,7 +196,7 @@ def test_products_of_gguf_blocks_are_the_formula(kind: str, rows: int, outputs: 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", *BLOCK_KINDS])
 def test_the_number_of_rows_changes_no_bit(kind: str) -> None:
-    """More rows than a panel has, and more groups than are unpacked at a time; few rows are multiplied in another way."""
+    """More rows than a panel has, more groups than are unpacked at a time; few rows are multiplied in another way."""
     x = torch.randn(263, 256 * 5, generator=torch.Generator().manual_seed(3))
     if kind in BLOCK_KINDS:
         module = QuantizedLinear.of(random_blocks(kind, 37, 256 * 5, seed=3))
