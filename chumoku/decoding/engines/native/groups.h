@@ -22,10 +22,11 @@ constexpr float TINY = 1e-30f;   // a group whose largest input is not above thi
 constexpr int INPUT_BYTES = 2;   // of a quantized input: its halves
 #endif
 
-// From how many rows on quantized weights are unpacked (many_rows.h, tiles_int8.h), because that takes less time than it
-// saves. Without registers of 64 bytes fewer rows suffice, because every row takes longer.
+// From how many rows on quantized weights are unpacked first (many_rows.h, tiles_int8.h). With fewer rows that takes more time
+// than it saves. Without registers of 64 bytes every row takes longer, so fewer rows suffice.
 constexpr int MANY = LANES == 16 ? 16 : 6;
-inline bool are_many(int rows) { return HAS_PAIRS && rows >= MANY && !tiles_available(); }
+// Whether many_rows.h computes the product with so many rows.
+inline bool unpacks(int rows) { return HAS_PAIRS && rows >= MANY && !tiles_available(); }
 
 // The inputs of a product in the format of its weights: floats, or x ≈ step · (256 high + low) for each group
 // (the formula is in nn/quantized.py). The high halves of TILE_TOKENS rows come before their low halves, as tiles need
@@ -41,7 +42,7 @@ struct Inputs {
     void reserve(int count, int inputs) {
         stride = pad_to_64(inputs);
         groups = stride / GROUP;
-        paired = PAIRED || are_many(count);
+        paired = PAIRED || unpacks(count);
         tiles.reserve(count, groups);
         size_t rows = (count + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;  // whole tiles are read
         floats.resize(rows * stride);
@@ -139,7 +140,8 @@ template <int KIND = INT8, class Run> [[gnu::always_inline]] inline void with_ki
 #endif
 }
 
-// W x ≈ Σ scale · step · dots + shift · step · Σ x: add a group, or a part of one, to the sums of a row; dots are of q − center.
+// W x ≈ Σ scale · step · dots + shift · step · Σ x: add a group, or a part of one, to the sums of a row.
+// `dots` are sums of (q − center) x.
 template <int PARTS, bool SHIFTED>
 [[gnu::always_inline]] inline Floats add_group(
     Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int32_t sum) {
@@ -195,7 +197,7 @@ template <int KIND> struct Group {
         return F.nested ? outer.e * from_bytes(scales + (PARTS + part) * LANES) : from_halves(scales + 2 * LANES);
     }
 
-    // Add a part of a group to the sums of a row; dots are of q.
+    // Add a part of a group to the sums of a row; `dots` are sums of q x.
     [[gnu::always_inline]] static Floats add(
         Floats sums, Ints dots, Floats scale, Floats shift, const Inputs& in, size_t place, int part) {
         const int32_t* halves = &in.sums[2 * place];

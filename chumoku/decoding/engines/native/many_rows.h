@@ -4,7 +4,8 @@
 //     weights   q − center as 16-bit numbers, in pairs (pairs_x86.h), and scales and shifts as floats
 //     sums      of some rows and all groups so far, in the second cache
 //
-// Sums of integers are exact, and groups are added in the same order, so results equal those of products.h to the last bit.
+// Sums of integers are exact, and groups are added in the same order, so results of finite inputs equal those of products.h to
+// the last bit.
 // Processors with tiles use tiles_int8.h instead.
 #pragma once
 
@@ -16,20 +17,20 @@ namespace {
 
 #if HAS_PAIRS
 #if defined(__AVX512F__)
-constexpr int UNPACKED_ROWS = 4;  // of which the sums, of integers and of floats, fit in 32 registers
+constexpr int UNPACKED_ROWS = 4;  // so many that their sums, integers and floats, fit in 32 registers
 #else
 constexpr int UNPACKED_ROWS = 2;  // in 16 registers
 #endif
 constexpr int UNPACKED_BLOCKS = 3;
 constexpr int WORDS = GROUP / 2;                                                         // of a group and output
-constexpr int UNPACKED_GROUPS = 18432 / (WORDS * UNPACKED_BLOCKS * int(sizeof(Words)));  // a bit more than half of the cache
-constexpr int PANEL = 256;                                                               // rows
+constexpr int UNPACKED_GROUPS = 18432 / (WORDS * UNPACKED_BLOCKS * int(sizeof(Words)));  // half of the first cache
+constexpr int PANEL = 256;                                                               // rows whose sums are kept at a time
 
 // Some groups of some blocks. The blocks are in the order in which they are multiplied: side by side.
 struct UnpackedWeights {
     int first, groups;
     Words pairs[UNPACKED_GROUPS][WORDS][UNPACKED_BLOCKS];
-    Floats scale[UNPACKED_GROUPS][2][UNPACKED_BLOCKS], shift[UNPACKED_GROUPS][2][UNPACKED_BLOCKS];  // of both halves, or in [0]
+    Floats scale[UNPACKED_GROUPS][2][UNPACKED_BLOCKS], shift[UNPACKED_GROUPS][2][UNPACKED_BLOCKS];  // only [0] if a group has one scale
 
     // The groups from `from` on of blocks `block` … `end`. If there are fewer than UNPACKED_BLOCKS, the last is repeated.
     template <int KIND> void open(const Product& p, int block, int end, int from) {
@@ -68,7 +69,7 @@ template <class Run> [[gnu::always_inline]] inline void each_sum(const Run& run)
 
 // Add the products of the groups with rows `row` … to sums.
 template <int PARTS, bool SHIFTED>
-[[gnu::noinline]] void add_unpacked(const UnpackedWeights& w, const Inputs& in, int row, UnpackedSums& all) {
+[[gnu::noinline]] void add_unpacked(const UnpackedWeights& w, const Inputs& in, int row, UnpackedSums& total) {
     const int16_t* x[UNPACKED_ROWS];
     for (int r = 0; r < UNPACKED_ROWS; r++) {
         x[r] = in.pairs(row + r) + w.first * GROUP;
@@ -76,7 +77,7 @@ template <int PARTS, bool SHIFTED>
     }
     const size_t place = size_t(row) * in.groups + w.first, groups = w.groups;
     UnpackedSums sums;
-    each_sum([&]<int r, int b> [[gnu::always_inline]] { sums[r][b] = all[r][b]; });
+    each_sum([&]<int r, int b> [[gnu::always_inline]] { sums[r][b] = total[r][b]; });
     for (size_t g = 0; g < groups; g++)
         each_number<PARTS>([&]<int PART> [[gnu::always_inline]] {
             Ints dots[UNPACKED_ROWS][UNPACKED_BLOCKS] = {};
@@ -95,7 +96,7 @@ template <int PARTS, bool SHIFTED>
                     sums[r][b], dots[r][b], w.scale[g][PART][b], w.shift[g][PART][b], in, at, sum);
             });
         });
-    each_sum([&]<int r, int b> [[gnu::always_inline]] { all[r][b] = sums[r][b]; });
+    each_sum([&]<int r, int b> [[gnu::always_inline]] { total[r][b] = sums[r][b]; });
 }
 
 // All rows times blocks `block` … `end`, of which there are at most UNPACKED_BLOCKS.
@@ -103,16 +104,16 @@ template <int KIND> void multiply_many(const Product& p, int block, int end, con
     UnpackedWeights weights;
     UnpackedSums sums[PANEL / UNPACKED_ROWS];
     for (int begin = 0; begin < count; begin += PANEL) {
-        const int tiles = (std::min(PANEL, count - begin) + UNPACKED_ROWS - 1) / UNPACKED_ROWS;
-        std::fill_n(&sums[0][0][0], tiles * UNPACKED_ROWS * UNPACKED_BLOCKS, Floats{});
+        const int parts = (std::min(PANEL, count - begin) + UNPACKED_ROWS - 1) / UNPACKED_ROWS;
+        for (int i = 0; i < parts; i++) each_sum([&]<int r, int b> { sums[i][r][b] = Floats{}; });
         for (int g = 0; g < groups_of(p); g += UNPACKED_GROUPS) {
             weights.open<KIND>(p, block, end, g);
-            for (int t = 0; t < tiles; t++) {
-                const int row = begin + t * UNPACKED_ROWS, rows = std::min(UNPACKED_ROWS, count - row);
-                add_unpacked<FORMATS[KIND].parts, FORMATS[KIND].shifted>(weights, in, row, sums[t]);
+            for (int i = 0; i < parts; i++) {
+                const int row = begin + i * UNPACKED_ROWS, rows = std::min(UNPACKED_ROWS, count - row);
+                add_unpacked<FORMATS[KIND].parts, FORMATS[KIND].shifted>(weights, in, row, sums[i]);
                 if (g + weights.groups < groups_of(p)) continue;
                 for (int r = 0; r < rows; r++)
-                    for (int b = block; b < end; b++) out.write(p, b, row + r, sums[t][r][b - block]);
+                    for (int b = block; b < end; b++) out.write(p, b, row + r, sums[i][r][b - block]);
             }
         }
     }

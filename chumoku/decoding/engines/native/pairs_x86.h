@@ -3,15 +3,15 @@
 //     weights   w0 w1 w2 w3 of each output, as bytes   →   w0 w2 and w1 w3, as 16-bit numbers: the even and the odd bytes
 //     inputs    x0 x2 x1 x3 of every four              →   a pair is repeated in a register for all outputs
 //
-// Processors without VNNI multiply any number of rows so, because bytes would have to be multiplied twice, by the halves of
-// inputs, and the sum of two such products may not fit in 16 bits. Those with VNNI multiply many rows so (many_rows.h).
+// Processors without VNNI use this for any number of rows, because bytes would have to be multiplied twice, by the halves of
+// inputs, and the sum of two such products may not fit in 16 bits. Those with VNNI use it only for many rows (many_rows.h).
 #pragma once
 
 #include "vectors.h"
 
 namespace {
 
-#if defined(__x86_64__) && (!defined(__AVX512F__) || defined(__AVX512BW__))
+#if defined(__x86_64__)
 #define HAS_PAIRS 1
 typedef uint16_t Shorts __attribute__((vector_size(4 * LANES)));
 
@@ -32,7 +32,7 @@ inline Ints add_pairs(Ints sums, Words a, Words b) {
     return (Ints)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
 #else
     sums += multiply_pairs(a, b);
-    asm("" : "+v"(sums));  // or the compiler computes all products first, which do not fit in registers, and then their sums
+    asm("" : "+v"(sums));  // without this the compiler computes all products first, which do not fit in registers
     return sums;
 #endif
 }

@@ -199,8 +199,8 @@ int blocks_of_item(const Product& p, int count, int threads, bool bf16_tiles) {
     // Each thread reads one run of weights, which prefetching follows better than parts of several.
     if ((p.kind >= INT8 || bf16_tiles) && count == 1) return share(threads);
 #endif
+    if (p.kind >= INT8 && unpacks(count)) return UNPACKED_BLOCKS;
     // Few items, whose weights stay in the cache of a core.
-    if (p.kind >= INT8 && are_many(count)) return UNPACKED_BLOCKS;
     if (bf16_tiles && count > TILE_ROWS_MOST) return share(std::max(items, blocks * groups_of(p) / 1024));
     return std::max(1, std::min(2, blocks / (threads * 16 * BLOCKS))) * 2 * BLOCKS;
 }
@@ -214,7 +214,7 @@ void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, c
     pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         if (bf16_tiles) return multiply_bf16_tiles(p, item * each, end, in, count, out);
-        if (grouped && are_many(count))
+        if (grouped && unpacks(count))
             return with_kind(p.kind, [&]<int KIND> { multiply_many<KIND>(p, item * each, end, in, count, out); });
         if (tiles) {
             for (int b = item * each; b < end; b += 2) {

@@ -31,7 +31,8 @@ struct Worker {
     const Stack& stack;
     const Batch& batch;
     ThreadPool& pool;
-    // beside: the input of a feed-forward that is parallel to attention; last: of the output layer
+    // beside: the input of a feed-forward that is parallel to attention
+    // last: the input of the output layer, apart because its number of rows, and so its format, can differ from that of `in`
     Inputs &in, &beside, &hidden, &last;
     Lines<float>&projected, &gates, &added;
     const std::vector<int>& tiles;  // the first token of each tile, and the number of tokens
