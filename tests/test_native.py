@@ -196,7 +196,7 @@ def test_products_of_gguf_blocks_are_the_formula(kind: str, rows: int, outputs: 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", *BLOCK_KINDS])
 def test_the_number_of_rows_changes_no_bit(kind: str) -> None:
-    """263 rows are more than a panel; 40 groups are more than are unpacked at a time. Few rows are multiplied otherwise."""
+    """263 rows are more than a panel, 40 groups more than are unpacked at a time. Few rows have another way."""
     random = torch.Generator().manual_seed(3)
     x = torch.randn(263, 256 * 5, generator=random)
     if kind in BLOCK_KINDS:
