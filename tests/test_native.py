@@ -196,7 +196,7 @@ def test_products_of_gguf_blocks_are_the_formula(kind: str, rows: int, outputs: 
 
 @pytest.mark.parametrize("kind", ["int8", "int4", *BLOCK_KINDS])
 def test_the_number_of_rows_changes_no_bit(kind: str) -> None:
-    """263 rows are more than a panel, 40 groups more than are unpacked at a time. Few rows have another way."""
+    """263 rows are more than a panel, and 40 groups more than are unpacked at once. Few rows take another path."""
     random = torch.Generator().manual_seed(3)
     x = torch.randn(263, 256 * 5, generator=random)
     if kind in BLOCK_KINDS:
@@ -570,7 +570,7 @@ OLDER = [variant.name for variant in variants.find_suitable() if variant.name in
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", OLDER)
 def test_older_processors_give_the_same_results(fresh: Path, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without some of vectors of 512 bits, products of bytes and tiles, the same sources compute the same."""
+    """Without tiles, and without products of bytes or vectors of 512 bits, the same sources compute the same."""
     monkeypatch.setenv("CHUMOKU_NATIVE", variant)
     opened = build_module.library()
     assert opened is not None

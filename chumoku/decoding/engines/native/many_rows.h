@@ -4,9 +4,8 @@
 //     weights   q − center as 16-bit numbers, in pairs (pairs_x86.h), and scales and shifts as floats
 //     sums      of some rows and all groups so far, in the second cache
 //
-// Sums of integers are exact, and groups are added in the same order, so results of finite inputs equal those of products.h to
-// the last bit.
-// Processors with tiles use tiles_int8.h instead.
+// Sums of integers are exact, and groups are added in the same order, so results of finite inputs equal those of products.h
+// to the last bit. Processors with tiles use tiles_int8.h instead.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +21,7 @@ constexpr int UNPACKED_ROWS = 4;  // so many that their sums, integers and float
 constexpr int UNPACKED_ROWS = 2;  // in 16 registers
 #endif
 constexpr int UNPACKED_BLOCKS = 3;
-constexpr int WORDS = GROUP / 2;                                                         // of a group and output
+constexpr int WORDS = GROUP / 2;                                                         // pairs of a group, for an output
 constexpr int UNPACKED_GROUPS = 18432 / (WORDS * UNPACKED_BLOCKS * int(sizeof(Words)));  // half of the first cache
 constexpr int PANEL = 256;                                                               // rows whose sums are kept at a time
 
@@ -30,7 +29,8 @@ constexpr int PANEL = 256;                                                      
 struct UnpackedWeights {
     int first, groups;
     Words pairs[UNPACKED_GROUPS][WORDS][UNPACKED_BLOCKS];
-    Floats scale[UNPACKED_GROUPS][2][UNPACKED_BLOCKS], shift[UNPACKED_GROUPS][2][UNPACKED_BLOCKS];  // only [0] if a group has one scale
+    // Of each half of a group; only [g][0] is used if a group has one scale.
+    Floats scale[UNPACKED_GROUPS][2][UNPACKED_BLOCKS], shift[UNPACKED_GROUPS][2][UNPACKED_BLOCKS];
 
     // The groups from `from` on of blocks `block` … `end`. If there are fewer than UNPACKED_BLOCKS, the last is repeated.
     template <int KIND> void open(const Product& p, int block, int end, int from) {
@@ -67,7 +67,7 @@ template <class Run> [[gnu::always_inline]] inline void each_sum(const Run& run)
     });
 }
 
-// Add the products of the groups with rows `row` … to sums.
+// Add the products of these groups with UNPACKED_ROWS rows, from `row` on, to `total`.
 template <int PARTS, bool SHIFTED>
 [[gnu::noinline]] void add_unpacked(const UnpackedWeights& w, const Inputs& in, int row, UnpackedSums& total) {
     const int16_t* x[UNPACKED_ROWS];
