@@ -21,11 +21,12 @@ from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is ins
 from chumoku.models.build import build  # noqa: E402
 from chumoku.models.presets import preset  # noqa: E402
 from chumoku.models.stack import Stack  # noqa: E402
-from chumoku.nn import activation_kernel, relu_kernel, residual_kernel  # noqa: E402
+from chumoku.nn import activation_kernel, joined_projection_kernel, relu_kernel, residual_kernel  # noqa: E402
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
 from chumoku.nn.joined_attention_kernel import attend_joined_tiles, attend_source_tiles  # noqa: E402
+from chumoku.nn.joined_projection_kernel import join_gradients, project_heads  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
@@ -134,6 +135,7 @@ def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "relu"),),
         lambda x, weight, gamma, labels: relu_feedforward(x, weight, None, weight.T, None),
         lambda x, weight, gamma, labels: multiply_where_positive(x, weight.T, x @ weight.T, biased=True),
+        lambda x, weight, gamma, labels: join_gradients(*(x.view(x.shape[0], 1, 1, 5),) * 3)[:1],
         lambda x, weight, gamma, labels: token_losses(x, labels, 0.0),
         lambda x, weight, gamma, labels: linear_losses(x, weight, None, labels, 0.0),
     ],
@@ -245,7 +247,7 @@ def test_a_feedforward_with_relu(biased, monkeypatch):
 @pytest.fixture
 def few_programs(monkeypatch):
     """Fewer programs than blocks of rows."""
-    for kernels in (activation_kernel, residual_kernel):
+    for kernels in (activation_kernel, joined_projection_kernel, residual_kernel):
         monkeypatch.setattr(kernels, "PROGRAMS", 4)
 
 
@@ -341,6 +343,26 @@ def test_joined_attention_equals_its_parts(causal, biased, rotated):
         return attend_joined_tiles(x, weight / 2, bias, *angles, *rows, 2, causal)[0]
 
     assert_equal_with_gradients(ours, formula, *(x, weight, bias)[: 2 + biased])
+
+
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize(("heads", "kv_heads"), [(23, 23), (26, 2)])  # 299 columns of queries, 23 of keys
+def test_heads_of_one_product(heads, kv_heads):
+    torch.manual_seed(0)
+    width = (heads + 2 * kv_heads) * 13
+    x, weight, bias = (torch.randn(*shape, device=DEVICE) for shape in ((3, 37, 7), (width, 7), (width,)))
+
+    def join(query, key, value):  # gradients with different strides: a query's is contiguous, a value's is not
+        return torch.cat([(2 * query).flatten(), key.transpose(1, 2).sin().flatten(), value.transpose(2, 3).flatten()])
+
+    def formula(x, weight, bias):
+        parts = F.linear(x, weight, bias).split([heads * 13, kv_heads * 13, kv_heads * 13], dim=-1)
+        return join(*(part.view(3, 37, -1, 13).transpose(1, 2) for part in parts))
+
+    def ours(x, weight, bias):
+        return join(*project_heads(x, weight, bias, head_width=13, kv_width=kv_heads * 13))
+
+    assert_equal_with_gradients(ours, formula, x, weight, bias)
 
 
 def test_attention_to_joined_keys_and_values_equals_its_parts():

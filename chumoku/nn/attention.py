@@ -26,7 +26,7 @@ from chumoku.nn.cache import KeyValue, LayerCache, RollingLayer
 from chumoku.nn.dropout import dropout as drop
 from chumoku.nn.ensemble import in_ensemble
 from chumoku.nn.gpu_kernels import has_kernels
-from chumoku.nn.joined_attention import attend_joined
+from chumoku.nn.joined_attention import attend_joined, project_joined
 from chumoku.nn.norms import RMSNorm
 from chumoku.nn.packing import Packing
 from chumoku.nn.plain import plain_formulas
@@ -264,9 +264,7 @@ class Attention(nn.Module):
         if attended is not None:
             return self._join_heads(attended)
         if source is None and fused:
-            query, key, value = self._split_joined(
-                F.linear(x, *self.join_projections(self.query, self.key, self.value))
-            )
+            query, key, value = project_joined(self, x, context)
         else:
             query = self._split(self.query(x), self.query_norm)
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
@@ -317,7 +315,8 @@ class Attention(nn.Module):
         bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
         return torch.cat([part.weight for part in parts]), bias
 
-    def _split_joined(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split_joined(self, joined: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of one product, [B, T, (H + 2 G) K]."""
         widths = [part.out_features for part in (self.query, self.key, self.value)]
         query, key, value = torch.split(joined, widths, dim=-1)
         return self._split(query, self.query_norm), self._split(key, self.key_norm), self._split(value)

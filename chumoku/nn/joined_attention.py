@@ -1,7 +1,7 @@
-"""Attention of a packed row whose projections are joined, so that few tensors are between two products.
+"""Attention whose projections are joined, so that few tensors are between two products.
 
-    self-attention     [Q K V] in one tensor [T, 3, H, K]
-    cross-attention    [K V] of the source in one tensor [S, 2, H, K]
+    self-attention     [Q K V] in one tensor, for a packed row [T, 3, H, K]
+    cross-attention    [K V] of the source in one tensor [S, 2, H, K]; packed rows only
 
 Only compiled training on a GPU uses this.
 """
@@ -19,6 +19,19 @@ from chumoku.nn.packing import Packing
 
 if TYPE_CHECKING:
     from chumoku.nn.attention import Attention, AttentionContext
+
+
+def project_joined(attention: Attention, x: Tensor, context: AttentionContext) -> tuple[Tensor, ...]:
+    """Return Q [B, H, T, K], K and V [B, G, T, K] of x [B, T, D], by one product."""
+    weight, bias = attention.join_projections(attention.query, attention.key, attention.value)
+    changed = attention.query_norm is not None or attention.query_factor != 1.0 or context.rotation is not None
+    if bias is None or changed or not has_kernels(x):  # the compiler joins the gradients where it changes them
+        return attention.split_joined(F.linear(x, weight, bias))
+    from chumoku.nn.joined_projection_kernel import project_heads
+
+    widths = {"head_width": attention.head_width, "kv_width": attention.key.out_features}
+    heads: tuple[Tensor, ...] = project_heads(x, weight, bias, **widths)
+    return heads
 
 
 def attend_joined(
