@@ -21,8 +21,15 @@ from chumoku.data.batches import IGNORE  # noqa: E402 - only where Triton is ins
 from chumoku.models.build import build  # noqa: E402
 from chumoku.models.presets import preset  # noqa: E402
 from chumoku.models.stack import Stack  # noqa: E402
-from chumoku.nn import activation_kernel, joined_projection_kernel, relu_kernel, residual_kernel  # noqa: E402
+from chumoku.nn import (  # noqa: E402
+    activation_kernel,
+    joined_attention,
+    joined_projection_kernel,
+    relu_kernel,
+    residual_kernel,
+)
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
+from chumoku.nn.attention import Attention, AttentionContext  # noqa: E402
 from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
 from chumoku.nn.joined_attention_kernel import attend_joined_tiles, attend_source_tiles  # noqa: E402
@@ -363,6 +370,27 @@ def test_heads_of_one_product(heads, kv_heads):
         return join(*project_heads(x, weight, bias, head_width=13, kv_width=kv_heads * 13))
 
     assert_equal_with_gradients(ours, formula, x, weight, bias)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_is_the_same_with_joined_heads(biased, rotated, monkeypatch):
+    """Only projections with biases, whose heads nothing changes, have a kernel."""
+    torch.manual_seed(0)
+    attention = Attention(26, 6, kv_heads=3, head_width=14, bias=biased).to(DEVICE)
+    x, angles = torch.randn(2, 11, 26, device=DEVICE), torch.randn(11, 7, device=DEVICE)
+    context = AttentionContext(causal=True, rotation=Rotation(angles.cos(), angles.sin(), "half") if rotated else None)
+    joined, found = [], []
+    usual = joined_projection_kernel.project_heads
+    monkeypatch.setattr(joined_projection_kernel, "project_heads", lambda *a, **k: joined.append(1) or usual(*a, **k))
+    for fused in (False, True):
+        monkeypatch.setattr(Attention, "_can_fuse_projections", lambda self, fused=fused: fused)
+        monkeypatch.setattr(joined_attention, "has_kernels", lambda x: True)
+        output = attention(x, context=context)
+        found.append((output, *torch.autograd.grad(output.sin().sum(), attention.parameters())))
+    for plain, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-4 if DEVICE.type == "cpu" else 5e-3, rtol=1e-3)
+    assert len(joined) == int(biased and not rotated)
 
 
 def test_attention_to_joined_keys_and_values_equals_its_parts():

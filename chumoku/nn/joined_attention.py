@@ -25,7 +25,8 @@ def project_joined(attention: Attention, x: Tensor, context: AttentionContext) -
     """Return Q [B, H, T, K], K and V [B, G, T, K] of x [B, T, D], by one product."""
     weight, bias = attention.join_projections(attention.query, attention.key, attention.value)
     changed = attention.query_norm is not None or attention.query_factor != 1.0 or context.rotation is not None
-    if bias is None or changed or not has_kernels(x):  # the compiler joins the gradients where it changes them
+    # Where something changes the heads, the compiler changes their gradients back and joins them in one pass.
+    if bias is None or changed or not has_kernels(x):
         return attention.split_joined(F.linear(x, weight, bias))
     from chumoku.nn.joined_projection_kernel import project_heads
 
