@@ -27,7 +27,7 @@ struct int2 { int x, y; };
 struct float4 { float x, y, z, w; };
 struct ulonglong2 { u64 x, y; };
 
-constexpr int MOST_SPINS = 1 << 20;
+constexpr int MOST_SPINS = 1 << 13;
 
 struct Meeting {  // of a number of threads; each time they meet is a turn
     u32 arrived = 0, turn = 0;
@@ -146,17 +146,22 @@ static void start_barrier(u64 *barrier, u32 count) { current->block->barriers[ba
 static void show_barriers() {}
 static void arrive(u64 *at) { Barrier &barrier = current->block->barriers[at]; --barrier.pending, barrier.check(); }
 static void expect_bytes(u64 *at, u32 bytes) { current->block->barriers[at].bytes += bytes, arrive(at); }
-static void wait(u64 *at, u32 parity) { while (current->block->barriers[at].turn == parity) yield(); }
+static void wait(u64 *at, u32 parity) {
+    for (int spins = 0; current->block->barriers[at].turn == parity; ++spins) {
+        if (spins > MOST_SPINS) __trap();
+        yield();
+    }
+}
 
-template <int OFFSET> static uint4 load_if(bool there, const char *at) {
+static uint4 load_if(bool there, const char *at) {
     uint4 v = {0, 0, 0, 0};
-    if (there) memcpy(&v, at + OFFSET, 16);
+    if (there) memcpy(&v, at, 16);
     return v;
 }
-static void prefetch(const char *) {}
 
 static u64 read_once() { return 0; }
-static void copy(char *to, const char *from, u32 bytes, u64 *at, u64) {
+static u64 read_again() { return 0; }
+static void copy(char *to, const void *from, u32 bytes, u64 *at, u64) {
     if (u64(to) % 16 || u64(from) % 16 || bytes % 16) abort();  // as the GPU would
     yield();
     memcpy(to, from, bytes);
@@ -195,5 +200,10 @@ static void multiply_floats(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b
     auto element = [](u32 word, int k) { return widen(word >> 16 * k); };
     multiply_tiles(c, {a0, a1, a2, a3, b0, b1}, 2, element, element);
 }
+
+template <class T> static T atomicMax(T *at, T x) { T before = *at; if (x > before) *at = x; return before; }
+static u32 atomicAdd(u32 *at, u32 x) { u32 before = *at; *at += x; return before; }
+static u64 atomicExch(u64 *at, u64 x) { u64 before = *at; *at = x; return before; }
+static void __threadfence() {}
 
 static void __syncthreads();

@@ -6,11 +6,15 @@ Its sizes are multiples of what a matrix instruction multiplies, so they are no 
 from __future__ import annotations
 
 import ctypes
+import math
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +38,7 @@ CELLS = {
     "llama": (LLAMA, "int4", 5),
     "parts": ({**LLAMA, "heads": 4, "kv_heads": 2, "head_width": 64}, "int8", 9),
     "gpt2": ({"position": "learned", "feedforward": "gelu_tanh", "output_bias": True}, "bf16", 5),
-    "tied": ({"feedforward": "relu", "tie_output": True}, "int4", 5),
+    "tied": ({"feedforward": "relu", "tie_output": True, "scale_embedding": True}, "int4", 5),
     "interleaved": ({"feedforward": "geglu", "attention_scale": 0.2}, "int8", 5),
     "float16": ({**LLAMA, "feedforward": "relu"}, "float16", 5),
 }
@@ -71,49 +75,87 @@ def build(changes: Mapping[str, object], precision: str) -> DecoderModel:
     return to_precision(model, precision) if precision.startswith("int") else model
 
 
-def embed(model: DecoderModel, tables: Tables, token: int, position: int, dtype: torch.dtype) -> Tensor:
-    embedding = model.decoder.embedding
-    x = embedding.table[token].float() * embedding.factor
-    return (x if tables.places is None else x + tables.places[position].float()).to(dtype)[None]
+def store_for(model: DecoderModel, dtype: torch.dtype) -> Tensor:
+    config = model.config
+    return torch.zeros(config.decoder_depth, 2, 1, config.key_heads, CAPACITY, config.key_width, dtype=dtype)
+
+
+def parts_of(model: DecoderModel, store: Any) -> Any:
+    """The arguments of `WholeStep`."""
+    embedding = deepcopy(model.decoder.embedding).to(store.dtype)  # on a CPU, that of a quantized model has 32 bits
+    logits, norm = read_logits(model.head, model.decoder.embedding.table), read_norm(model.decoder.norm)
+    return embedding, read_layers(model), norm, logits, model.config, store, Tables.of(model, CAPACITY)
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="There is no C++ compiler here.")
-@pytest.mark.parametrize("past", [0, LONG_PAST])
-@pytest.mark.parametrize("cell", CELLS)
-def test_steps_equal_the_model(cell: str, past: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("cell", "past", "buffers"),
+    [*product(CELLS, [0, LONG_PAST], [8]), ("llama", LONG_PAST, 2), ("parts", LONG_PAST, 1)],
+)
+def test_steps_equal_the_model(
+    cell: str, past: int, buffers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one or two buffers, the keys that all warps read at once do not fit into them."""
     changes, precision, blocks = CELLS[cell]
+    monkeypatch.setattr(whole_step, "MOST_STAGES", buffers)
     monkeypatch.setattr(EmulatedKernel, "folder", tmp_path, raising=False)
     monkeypatch.setattr(whole_step, "Kernel", EmulatedKernel)
     monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(blocks, 90_000, warps=4))
     monkeypatch.setattr(whole_step, "ALONE", 1 if cell == "parts" else 512)
     model = build(changes, precision)
-    config, dtype = model.config, torch.float16 if precision == "float16" else torch.bfloat16
+    store = store_for(model, torch.float16 if precision == "float16" else torch.bfloat16)
     engine = TorchEngine(model, rows=1, capacity=CAPACITY)
     engine.add_rows(1)
-    store = torch.zeros(config.decoder_depth, 2, 1, config.key_heads, CAPACITY, config.key_width, dtype=dtype)
     if past:
         engine.prefill([torch.randint(VOCABULARY, (past,)).tolist()])
         store[..., :past, :] = engine._store[..., :past, :]
-    tables = Tables.of(model, CAPACITY)
-    logits, norm = read_logits(model.head, model.decoder.embedding.table), read_norm(model.decoder.norm)
-    step = WholeStep(read_layers(model), logits, norm, config, store, tables)
+    step, lengths = WholeStep(*parts_of(model, store)), torch.tensor([past])
     with torch.inference_mode():
         for position, token in enumerate((5, 101, 7), start=past):
             wanted = engine.prefill([[token]]) if position == 0 else engine.step(torch.tensor([token]))
-            found = torch.full((1, VOCABULARY), torch.nan, dtype=dtype)
-            step.run(embed(model, tables, token, position, dtype), torch.tensor([position]), found)
+            found, most_likely = step.run(torch.tensor([token]), lengths)
+            assert int(lengths) == position + 1
+            assert int(most_likely) == int(found.argmax())
             difference = (found.float() - wanted.float()).norm() / wanted.float().norm()
             assert difference < TOLERANCE[precision], (position, float(difference))
 
 
-@pytest.mark.parametrize(("precision", "one_kernel"), [("bf16", False), ("int8", True), ("int4", True)])
-def test_float_weights_run_as_several_kernels(
-    precision: str, one_kernel: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(shutil.which("c++") is None, reason="There is no C++ compiler here.")
+def test_the_most_likely_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the first of the largest logits, and −1 if one is NaN or the largest is not finite."""
+    monkeypatch.setattr(EmulatedKernel, "folder", tmp_path, raising=False)
+    monkeypatch.setattr(whole_step, "Kernel", EmulatedKernel)
+    monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(5, 90_000, warps=4))
+    model = build(*CELLS["gpt2"][:2])
+    step = WholeStep(*parts_of(model, store_for(model, torch.bfloat16)))
+    bias = next(tensor for tensor in step._kept if tensor.shape == (VOCABULARY,))
+    lengths = torch.tensor([0])
+    cases = {(13, 101): 1e9, (7, 173, 210): 0.0, (): -1e9, (3,): math.nan, (9,): -math.nan, (5, 6): math.inf}
+    with torch.inference_mode():
+        for places, value in cases.items():
+            bias.fill_(-1e9)
+            bias[list(places)] = value
+            logits, found = step.run(torch.tensor([5]), lengths)
+            finite = bool(logits.isfinite().all())
+            assert int(found) == (int(logits.argmax()) if finite else -1), (places, value)
+        bias.fill_(-math.inf)
+        assert int(step.run(torch.tensor([5]), lengths).most_likely) == -1
+        bias.zero_()
+        first, invalid = (step.run(torch.tensor([token]), torch.tensor([0])).logits for token in (0, -1))
+        assert torch.equal(first, invalid)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("changes", [{}, {"embedding_norm": True}, {"score_cap": 30.0}])
+def test_models_of_usual_kinds_run_as_one_kernel(
+    changes: dict[str, object], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_step, "can_compile", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(132, 232_448))
-    model = build(LLAMA, precision)
-    store = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16)
-    logits, norm = read_logits(model.head, model.decoder.embedding.table), read_norm(model.decoder.norm)
-    assert whole_step.can_run(read_layers(model), logits, norm, model.config, store) == one_kernel
+    model = build({**LLAMA, **changes}, precision)
+    embedding, *others = parts_of(model, SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16))
+    assert (whole_step.prepare(embedding, *others) is not None) == (not changes)
+    assert whole_step.prepare(embedding.float(), *others) is None
+    layers = [*others[0][:1], *read_layers(build(LLAMA, "int8" if precision == "int4" else "int4"))[1:]]
+    assert whole_step.prepare(embedding, layers, *others[1:]) is None

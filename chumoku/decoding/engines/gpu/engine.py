@@ -1,8 +1,9 @@
 """An engine that runs CUDA graphs, so that a pass needs no interaction with the host.
 
-    step     copy a token of each row to a fixed buffer, replay the graph for that many rows, copy the logits
+    step     copy a token of each row to a fixed buffer, replay the graph for that many rows, copy the logits;
+             one row of most decoders instead in one kernel (`whole_step`)
     pack     tokens of any rows side by side, each with its row and position; used by prefill and extend
-    graph    embed, the blocks (`blocks`; of one row mostly in one kernel, `whole_step`), logits, the most likely token
+    graph    embed, the blocks (`blocks`), logits, the most likely token
 
 One graph works for all lengths, because lengths are stored and incremented on the device. There are graphs for 1, 2, 4
 … 64, 128, 192 … rows; rows beyond the live ones write behind their ends, where nothing is read. Long prompts are
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from chumoku.decoding.engines.gpu.blocks import Blocks
 from chumoku.decoding.engines.gpu.sources import SourceStore
 from chumoku.decoding.engines.gpu.tables import Tables
 from chumoku.decoding.engines.gpu.weights import read_logits, read_norm, unsupported
-from chumoku.decoding.engines.gpu.whole_step import LONGEST, WholeStep, prepare
+from chumoku.decoding.engines.gpu.whole_step import LONGEST, StepOutput, WholeStep, prepare
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.lora import Adapter
@@ -38,11 +39,6 @@ NEAR = 1 << 20  # tokens × last position; beyond this, TorchEngine is faster
 
 
 T = TypeVar("T")
-
-
-class StepOutput(NamedTuple):
-    logits: Tensor  # [rows, V]
-    most_likely: Tensor  # [rows]
 
 
 class GpuEngine(TorchEngine):
@@ -69,7 +65,7 @@ class GpuEngine(TorchEngine):
         self._logits = read_logits(head, stack.embedding.table)
         self._sources = SourceStore(model.config, rows, device=self.device, dtype=model.dtype)
         self._read_by_graphs = (self._store, self._sources.store)
-        self._steps: dict[tuple[int, bool], Callable[[], StepOutput]] = {}  # by rows, and whether in one kernel
+        self._steps: dict[int, Callable[[], StepOutput]] = {}  # by rows
         self._open_kernel: Callable[[], WholeStep] | None = None
         self._packs: dict[int, Callable[[], Tensor]] = {}
         self._stepping = 0  # number of rows whose lengths a step increments
@@ -95,29 +91,30 @@ class GpuEngine(TorchEngine):
         longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
             self._reserve(self.live, longest)
-            self._device_lengths()
-            torch.clamp(tokens.to(self.device), min=0, out=self._tokens[:count])
-            rows = min(bucket(count), self._store.shape[2])
-            open_kernel = self._open_kernel if rows == 1 and longest <= LONGEST else None
-            key = rows, open_kernel is not None
-            if key not in self._steps:
-                # Compiling runs a step that increments no length: what it writes lies behind the ends of the rows.
-                self._set_advance(0)
-                self._steps[key] = self._capture(
-                    rows,
-                    lambda workspace: (
-                        self._step_in_one_kernel(open_kernel) if open_kernel else self._step(rows, workspace)
-                    ),
-                )
-            self._set_advance(count)
-            logits, most_likely = self._steps[key]()
-            # The next step overwrites these buffers.
-            result = self.model.scale_and_cap(logits[:count].clone())
+            lengths = self._device_lengths()
+            if self._open_kernel is not None and count == 1 and longest <= LONGEST:
+                logits, most_likely = self._open_kernel().run(tokens.to(self.device), lengths)
+            else:
+                logits, most_likely = self._replay(tokens)
             # Scaling and capping round, so that the first of several equal logits may be another one.
             if not self.model.config.scale_logits and self.model.config.logit_cap is None:
-                self.most_likely = most_likely[:count].clone()
+                self.most_likely = most_likely
+            result = self.model.scale_and_cap(logits)
         self.lengths[:count] = [length + 1 for length in self.lengths[:count]]
         return result
+
+    def _replay(self, tokens: Tensor) -> StepOutput:
+        """A step as a graph."""
+        count = len(tokens)
+        torch.clamp(tokens.to(self.device), min=0, out=self._tokens[:count])
+        rows = min(bucket(count), self._store.shape[2])
+        if rows not in self._steps:
+            # Compiling runs a step that increments no length: what it writes lies behind the ends of the rows.
+            self._set_advance(0)
+            self._steps[rows] = self._capture(rows, lambda workspace: self._step(rows, workspace))
+        self._set_advance(count)
+        logits, most_likely = self._steps[rows]()
+        return StepOutput(logits[:count].clone(), most_likely[:count].clone())  # the next step overwrites these buffers
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
         lengths = list(map(len, prompts))
@@ -217,7 +214,13 @@ class GpuEngine(TorchEngine):
             self._packs.clear()
             self._tables, self._read_by_graphs = Tables.of(self.model, self._store.shape[4]), now
             self._open_kernel = prepare(
-                self._blocks.layers, self._logits, self._norm, self.model.config, self._store, self._tables
+                self.model.decoder.embedding,
+                self._blocks.layers,
+                self._norm,
+                self._logits,
+                self.model.config,
+                self._store,
+                self._tables,
             )
 
     def _capture(self, tokens: int, compute: Callable[[launch_attention.Workspace], T]) -> Callable[[], T]:
@@ -245,14 +248,6 @@ class GpuEngine(TorchEngine):
         x = self._embed(self._tokens[:rows], where, counted=(self._at, self._advance))
         hidden = self._run_blocks(x, where, workspace)
         logits = launch.multiply(self._launcher, hidden, self._logits, norm=self._norm)
-        return StepOutput(logits, launch.argmax(self._launcher, logits))
-
-    def _step_in_one_kernel(self, open_kernel: Callable[[], WholeStep]) -> StepOutput:
-        """One token for the first row."""
-        where = launch_attention.TokenPlaces(self._rows[:1], self._positions[:1])
-        x = self._embed(self._tokens[:1], where, counted=(self._at, self._advance))
-        logits = x.new_empty(1, self._logits.outputs)
-        open_kernel().run(x, where.positions, logits)
         return StepOutput(logits, launch.argmax(self._launcher, logits))
 
     def _run_pack(self, size: int, workspace: launch_attention.Workspace) -> Tensor:

@@ -74,14 +74,19 @@ __device__ void start_barrier(u64 *barrier, u32 count) {
 // Make new barriers visible to copies.
 __device__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Wait until a barrier has completed the turn with this parity.
+// Whether a barrier has completed the turn with this parity, perhaps after a while.
+__device__ bool is_complete(u64 *barrier, u32 parity) {
+    u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done) : "r"(address(barrier)), "r"(parity) : "memory");
+    return done;
+}
+
+// Wait until it has.
 __device__ void wait(u64 *barrier, u32 parity) {
-    u32 done = 0;
-    for (int spins = 0; !done; ++spins) {
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done) : "r"(address(barrier)), "r"(parity) : "memory");
+    if (is_complete(barrier, parity)) return;  // mostly; without counting, this is short
+    for (int spins = 0; !is_complete(barrier, parity); ++spins)
         if (spins > MOST_SPINS) __trap();
-    }
 }
 
 // Arrive at a barrier, which also waits for this many bytes.
@@ -113,18 +118,10 @@ __device__ void send_word(u64 *at, u32 tag, u32 content) {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(u64(tag) << 32 | content) : "memory");
 }
 
-// 16 bytes of memory that nobody writes during the step, or zeros. With OFFSET as a part of the instruction, many loads
-// share the registers of one address, and none waits until they are free.
-template <int OFFSET> __device__ uint4 load_if(bool there, const char *at) {
-    uint4 v;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
-                 "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
-                 "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4 + %6];\n}"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at), "r"(u32(there)), "n"(OFFSET));
-    return v;
+// 16 bytes, or zeros.
+__device__ uint4 load_if(bool there, const char *at) {
+    return there ? *reinterpret_cast<const uint4 *>(at) : uint4{0, 0, 0, 0};
 }
-
-__device__ void prefetch(const char *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 // ---- copies to shared memory
 
@@ -135,7 +132,13 @@ __device__ u64 read_once() {
     return policy;
 }
 
-__device__ void copy(char *to, const char *from, u32 bytes, u64 *barrier, u64 policy) {
+__device__ u64 read_again() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ void copy(char *to, const void *from, u32 bytes, u64 *barrier, u64 policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
                  " [%0], [%1], %2, [%3], %4;"
                  ::"r"(address(to)), "l"(from), "r"(bytes), "r"(address(barrier)), "l"(policy) : "memory");

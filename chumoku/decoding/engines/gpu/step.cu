@@ -1,8 +1,9 @@
-// One decoding step of one row: all layers and the logits in one kernel.
+// One decoding step of one row in one kernel: embedding, all layers, logits, and the token of the largest one.
 //
 // The outputs of every matrix are divided among BLOCKS blocks, one on each multiprocessor. One warp of a block copies
-// the block's rows of all matrices, in the order of their use, to a ring of buffers in shared memory. It waits for a
-// free buffer, and for earlier copies. The other warps wait for the inputs of a product, and multiply.
+// the block's rows of all matrices, and the past to which it attends, in the order of their use, to a ring of buffers in
+// shared memory. It waits for a free buffer, and for earlier copies. The other warps wait for the inputs of a product,
+// and multiply.
 //
 // Blocks exchange vectors without a barrier: a word is two 16-bit numbers and a tag, the number of the layer since the
 // engine was opened. A warp reads the words of its inputs until all have the tag of this layer. A block sends its
@@ -38,7 +39,7 @@ __device__ void project(const Step &step, const Layer &layer, int number, u32 ta
     float *sums = shared().sums[0];
     auto read = [&](float(&v)[Projection::FOURS][4]) {
         if (number) await_vector<Projection>(step.words + AT_X, tag - 1, v);
-        else load_vector<Projection>(step.x, v);
+        else embed_vector<Projection>(step, v);
     };
     float factor = multiply_normed<Projection>(layer.attention_norm, step.epsilon, ring, turn, sums, read);
     send_outputs<Projection>(step.words, tag, [&](int row) {
@@ -77,13 +78,41 @@ __device__ void run_layer(const Step &step, int number, u32 tag, Ring &ring, int
     project(step, layer, number, tag, ring, turn);
     // All threads have finished the layer before this one.
     if (prepares) reinterpret_cast<u64 *>(&shared().layers[(number + 1) % 2])[threadIdx.x] = next;
-    attend(step, layer, tag);
+    attend(step, layer, tag, ring);
     add_attended(step, layer, tag, ring);
     compute_hidden(step, layer, tag, ring, turn);
     add_hidden(step, layer, tag, ring);
 }
 
+// A number that is larger for a larger logit, and of equal ones for the first; the largest for NaN.
+__device__ u64 rank(float logit, i64 place) {
+    u32 bits = __float_as_uint(logit + 0.0f);  // −0 is 0
+    bits = logit != logit ? ~0u : bits & SIGN ? ~bits : bits | SIGN;
+    return u64(bits) << 32 | ~u32(place);
+}
+
+// The token of the largest logit; −1 if it is not finite.
+__device__ i64 token_of(u64 best) {
+    u32 bits = u32(best >> 32);
+    return bits >= (INFINITE | SIGN) || bits <= ~(INFINITE | SIGN) ? -1 : i64(~u32(best));
+}
+
+// Join a warp's best logit with all others. The last warp of all finishes the step.
+__device__ void finish(const Step &step, u64 best) {
+    for (int distance = 16; distance; distance /= 2) {
+        u64 other = u64(__shfl_xor_sync(~0u, u32(best >> 32), distance)) << 32 | __shfl_xor_sync(~0u, u32(best), distance);
+        if (other > best) best = other;
+    }
+    if (threadIdx.x % 32) return;
+    atomicMax(step.best, best);
+    __threadfence();
+    if (atomicAdd(step.finished, 1) + 1 < BLOCKS * CHUNK / 32) return;
+    *step.most_likely = token_of(atomicExch(step.best, u64(0)));
+    *step.finished = 0, ++*step.length;
+}
+
 __device__ void run_logits(const Step &step, u32 tag, Ring &ring, int &turn) {
+    u64 best = 0;
     NormWeights<Logits> norm(step.norm);
     float v[Logits::FOURS][4], *sums = shared().sums[0];
     await_vector<Logits>(step.words + AT_X, tag, v);
@@ -96,10 +125,14 @@ __device__ void run_logits(const Step &step, u32 tag, Ring &ring, int &turn) {
         if (row < count) {
             float y = norm.factor(step.epsilon) * sum_of_warps(sums + row * SUM_STRIDE);
             i64 place = Logits::first() + done + row;
-            step.out[place] = u16(narrow(step.logits.bias ? y + step.logits.bias[place] : y, 0.0f));
+            u32 bits = narrow(step.logits.bias ? y + step.logits.bias[place] : y, 0.0f);
+            u64 found = rank(widen(bits), place);
+            step.out[place] = u16(bits);
+            if (found > best) best = found;
         }
         synchronize(THREADS);
     }
+    if (threadIdx.x < CHUNK) finish(step, best);
 }
 
 // What the threads of a block read from shared memory during the step.
@@ -115,23 +148,23 @@ __device__ void prepare(const Step &step) {
     if (k < sizeof(Layer) / 8)
         reinterpret_cast<u64 *>(shared().layers)[k] = reinterpret_cast<const u64 *>(step.layers)[k];
     if (k < ROTATED) {
-        i64 angle = *step.position * (ROTATED / 2) + (HALF_PAIRING ? k % (ROTATED / 2 + !ROTATED) : k / 2);
+        i64 angle = *step.length * (ROTATED / 2) + (HALF_PAIRING ? k % (ROTATED / 2 + !ROTATED) : k / 2);
         bool lower = HALF_PAIRING ? k < ROTATED / 2 : k % 2 == 0;
         shared().rotation[k] = {step.cosines[angle], lower ? -step.sines[angle] : step.sines[angle]};
     }
     if (k == 0) {
-        shared().position = int(*step.position);
+        shared().position = int(*step.length), shared().awaiting = false;
         shared().outputs[0] = Projection::find_outputs(), shared().outputs[1] = Output::find_outputs();
         shared().outputs[2] = Up::find_outputs(), shared().outputs[3] = Down::find_outputs();
         shared().outputs[4] = Logits::find_outputs();
     }
     __syncthreads();
-    for (int row = k; row < Down::count(); row += THREADS) shared().own[row] = widen(step.x[Down::first() + row]);
+    for (int row = k; row < Down::count(); row += THREADS) shared().own[row] = embed(step, Down::first() + row);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) run_step(const __grid_constant__ Step step) {
     prepare(step);
-    if (threadIdx.x >= THREADS) return copy_weights(step);
+    if (threadIdx.x >= THREADS) return copy_all(step);
     u32 tag = *step.counter;
     int turn = 0;
     Ring ring;

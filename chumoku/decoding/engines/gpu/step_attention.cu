@@ -20,29 +20,38 @@ struct NewElement {
     }
 };
 
-constexpr int KEYS = 16, KEYS_AT_ONCE = WARPS * KEYS;  // of a warp, and of all
-constexpr bool EARLY = HEAD <= 64;  // load keys before the query is there; wide ones need too many registers
+constexpr int KEYS_AT_ONCE = WARPS * KEYS;
+// Whether keys are loaded before the query is there. Those of wide heads need too many registers, and the buffers of all
+// warps' keys must fit into the ring, because a warp then frees its own only when all have theirs.
+constexpr bool EARLY = HEAD <= 64 && (KEYS_AT_ONCE - 1) / BUFFER_KEYS + 2 <= STAGES;
 constexpr int KEY_CHUNKS = HEAD / 32, VALUE_CHUNKS = HEAD / 64, OUTPUT_TILES = HEAD / 16;
 
-// The keys and values that a block attends to.
-struct Range {
-    u16 *keys, *values;
-    int start, end;  // with the new token's, if this is the last part
-    int stored;      // the end of those in the cache
+// A warp's way through the buffers of a past. It frees each when it needs a later one.
+struct PastBuffers {
+    const Past &past;
+    Ring &ring;
+    int first;  // key of the buffer
 
-    // Whether the new key is one of a warp's, of which this is the first.
-    __device__ bool has_new(int first) const { return stored < end && first <= stored && stored < first + KEYS; }
+    __device__ PastBuffers(const Past &past, Ring &ring) : past(past), ring(ring), first(past.start) {}
 
-    static __device__ const char *at(const u16 *vectors, int s, int chunk) {
-        return reinterpret_cast<const char *>(vectors) + i64(s) * (2 * HEAD) + 16 * chunk;
+    // Free the buffers before the one of this key.
+    __device__ void free_before(int key) {
+        while (first + BUFFER_KEYS <= key && first < past.stored) {
+            wait_for(ring);
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) arrive(&shared().empty[ring.stage]);
+            ring.advance(), first += BUFFER_KEYS;
+        }
     }
 
-    // Fetch what is not loaded early into the cache.
-    __device__ void prefetch_later() const {
-        for (int s = start + EARLY * KEYS_AT_ONCE + int(threadIdx.x); s < stored; s += THREADS)
-            for (int chunk = 0; chunk < HEAD / 8; chunk += 8)
-                prefetch(at(keys, s, chunk)), prefetch(at(values, s, chunk));
+    // Where this key is. If it is not in the cache, there is nothing to read.
+    __device__ const char *find(int key) {
+        free_before(key);
+        if (key < past.stored) wait_for(ring);
+        return shared().stages[ring.stage] + (key - first) * VECTOR;
     }
+
+    __device__ void free_all() { free_before(past.stored + BUFFER_KEYS); }
 };
 
 // Sixteen keys and values of a warp, in the layout of the matrix instructions: lane 4 n + i has a part of keys n and
@@ -51,51 +60,51 @@ struct Keys {
     uint4 key[2][KEY_CHUNKS], value[VALUE_CHUNKS][4];
 
     static __device__ int key_of(int row, int thread) { return thread % 32 / 4 + 8 * row; }
-    static __device__ constexpr int key_of_value(int j, int thread) { return thread % 4 * 2 + j % 2 + 8 * (j / 2); }
-    static __device__ int key_chunk(int m, int thread) { return 4 * m + thread % 4; }
+    static __device__ int key_of_value(int j, int thread) { return thread % 4 * 2 + j % 2 + 8 * (j / 2); }
+    // Odd rows have their chunks in another order, against bank conflicts.
+    static __device__ int key_chunk(int m, int thread) { return 4 * (m ^ thread / 4 % 2) + thread % 4; }
     static __device__ int value_chunk(int m, int thread) { return 8 * m + thread % 32 / 4; }
 
-    __device__ void load_keys(const Range &range, int first) {
-        int thread = thread_number(), s = first + key_of(0, thread);
-        const char *from = Range::at(range.keys, s, key_chunk(0, thread));
-        load_key<0>(range, s, from);
+    // The first `count` keys from `at`, and zeros.
+    __device__ void load_keys(const char *at, int count) {
+        int thread = thread_number();
+#pragma unroll
+        for (int row = 0; row < 2; ++row)
+#pragma unroll
+            for (int m = 0; m < KEY_CHUNKS; ++m) {
+                int key_number = key_of(row, thread);
+                key[row][m] = load_if(key_number < count, at + key_number * VECTOR + 16 * key_chunk(m, thread));
+            }
     }
 
-    template <int N> __device__ void load_key(const Range &range, int s, const char *from) {
-        constexpr int row = N / KEY_CHUNKS, m = N % KEY_CHUNKS;
-        key[row][m] = load_if<row * 16 * HEAD + 64 * m>(s + 8 * row < range.stored, from);
-        if constexpr (N + 1 < 2 * KEY_CHUNKS) load_key<N + 1>(range, s, from);
-    }
-
-    __device__ void load_values(const Range &range, int first) {
-        int thread = thread_number(), s = first + key_of_value(0, thread);
-        const char *from = Range::at(range.values, s, value_chunk(0, thread));
-        load_value<0>(range, s, from);
-    }
-
-    template <int N> __device__ void load_value(const Range &range, int s, const char *from) {
-        constexpr int m = N / 4, j = N % 4, next = key_of_value(j, 0);
-        value[m][j] = load_if<next * 2 * HEAD + 128 * m>(s + next < range.stored, from);
-        if constexpr (N + 1 < 4 * VALUE_CHUNKS) load_value<N + 1>(range, s, from);
+    __device__ void load_values(const char *at, int count) {
+        int thread = thread_number();
+#pragma unroll
+        for (int m = 0; m < VALUE_CHUNKS; ++m)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                int s = key_of_value(j, thread);
+                value[m][j] = load_if(s < count, at + (BUFFER_KEYS + s) * VECTOR + 16 * value_chunk(m, thread));
+            }
     }
 
     // The new token's own key and value are in shared memory.
-    __device__ void take_new_key(const Range &range, int first) {
+    __device__ void take_new_key(const Past &past, int first) {
         int thread = thread_number();
 #pragma unroll
         for (int row = 0; row < 2; ++row)
 #pragma unroll
             for (int m = 0; m < KEY_CHUNKS; ++m)
-                if (first + key_of(row, thread) == range.stored) key[row][m] = shared().key[key_chunk(m, thread)];
+                if (first + key_of(row, thread) == past.stored) key[row][m] = shared().key[key_chunk(m, thread)];
     }
 
-    __device__ void take_new_value(const Range &range, int first) {
+    __device__ void take_new_value(const Past &past, int first) {
         int thread = thread_number();
 #pragma unroll
         for (int m = 0; m < VALUE_CHUNKS; ++m)
 #pragma unroll
             for (int j = 0; j < 4; ++j)
-                if (first + key_of_value(j, thread) == range.stored)
+                if (first + key_of_value(j, thread) == past.stored)
                     value[m][j] = shared().value[value_chunk(m, thread)];
     }
 };
@@ -108,22 +117,24 @@ __device__ u32 upper_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 struct Softmax {
     float most = LOWEST, total = 0.0f, found[OUTPUT_TILES][4] = {};
 
-    __device__ void add(const Range &range, float scale, int first, Keys &keys) {
+    __device__ void add(const Past &past, float scale, int first, const char *at, Keys &keys) {
         int thread = thread_number(), lane = thread % 32, i = lane % 4;
-        if (!EARLY) keys.load_keys(range, first);
-        if (range.has_new(first)) keys.take_new_key(range, first);
+        if (!EARLY) keys.load_keys(at, past.stored - first);
+        if (past.has_new(first)) keys.take_new_key(past, first);
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int m = 0; m < KEY_CHUNKS; ++m) {  // every column is the query
+        for (int m = 0; m < KEY_CHUNKS; ++m) {  // every column is the query, in the order of even or odd rows
             uint4 u = keys.key[0][m], v = keys.key[1][m], q = shared().query[Keys::key_chunk(m, thread)];
             multiply_floats(c, u.x, v.x, u.y, v.y, q.x, q.y), multiply_floats(d, u.z, v.z, u.w, v.w, q.z, q.w);
         }
-        if (!EARLY) keys.load_values(range, first);
-        float p[4], lower = (c[0] + d[0]) * scale, upper = (c[2] + d[2]) * scale, larger = most;
+        if (!EARLY) keys.load_values(at, past.stored - first);
+        bool odd = lane / 4 % 2;
+        float p[4], larger = most;
+        float lower = (odd ? c[1] + d[1] : c[0] + d[0]) * scale, upper = (odd ? c[3] + d[3] : c[2] + d[2]) * scale;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             p[j] = __shfl_sync(~0u, j < 2 ? lower : upper, 8 * i + 4 * (j % 2));
-            if (first + Keys::key_of_value(j, thread) >= range.end) p[j] = LOWEST;
+            if (first + Keys::key_of_value(j, thread) >= past.end) p[j] = LOWEST;
             larger = fmaxf(larger, p[j]);
         }
         for (int distance = 1; distance < 4; distance *= 2)
@@ -138,7 +149,7 @@ struct Softmax {
             u32 low = narrow(p[2 * j] - widen(high[j]), p[2 * j + 1] - widen_upper(high[j]));
             column[j] = lane / 4 == 1 ? low : high[j];
         }
-        if (range.has_new(first)) keys.take_new_value(range, first);
+        if (past.has_new(first)) keys.take_new_value(past, first);
 #pragma unroll
         for (int m = 0; m < VALUE_CHUNKS; ++m) {
             const uint4(&v)[4] = keys.value[m];
@@ -199,43 +210,43 @@ __device__ const u64 *new_vector(const u64 *words, int head, int which) {
 }
 
 // Store an element of the new query, key or value, and write the last two to the cache.
-__device__ void store_new(const Step &step, u16 x, const Range &range, int head, int which, int k) {
+__device__ void store_new(const Step &step, const Layer &layer, u16 x, const Past &past, int which, int k) {
     reinterpret_cast<u16 *>(which == 0 ? shared().query : which == 1 ? shared().key : shared().value)[k] = x;
-    if (which && head % (HEADS / KV_HEADS) == 0 && range.stored < step.capacity)
-        (which == 1 ? range.keys : range.values)[i64(range.stored) * HEAD + k] = x;
+    if (which && past.head % (HEADS / KV_HEADS) == 0 && past.stored < step.capacity)
+        (which == 1 ? layer.keys : layer.values)[(past.group() * step.capacity + past.stored) * HEAD + k] = x;
 }
 
-__device__ void attend(const Step &step, const Layer &layer, u32 tag) {
+__device__ void attend(const Step &step, const Layer &layer, u32 tag, Ring &ring) {
     static_assert(THREADS % HEAD == 0);
-    int position = shared().position, parts = count_parts();
-    int block = block_number(), head = block / PARTS, part = block % PARTS, group = head / (HEADS / KV_HEADS);
-    if (head >= HEADS || part >= parts) return;
+    Past past;
+    if (!past.attends) return;
     int thread = thread_number(), which = thread / HEAD;
-    bool last = part == parts - 1;
-    int vectors = last ? 3 : 1;  // the query, and where they are attended to the new key and value
-    NewElement element(new_vector(step.words, head, which < vectors ? which : 0), thread);
-    i64 cached = group * step.capacity * HEAD;
-    Range range = {layer.keys + cached, layer.values + cached, 0, position + 1, position};
-    if (parts > 1) {
-        range.start = (position + 1) * part / PARTS, range.end = (position + 1) * (part + 1) / PARTS;
-        range.stored = last ? position : range.end;
-    }
-    range.prefetch_later();
-    int first = range.start + thread / 32 * KEYS;
+    int vectors = past.last() ? 3 : 1;  // the query, and where they are attended to the new key and value
+    NewElement element(new_vector(step.words, past.head, which < vectors ? which : 0), thread);
+    if (which < vectors) element.words.ask(tag);
+    int first = past.start + thread / 32 * KEYS;
+    PastBuffers buffers(past, ring);
+    const char *at = nullptr;
     Keys keys;
-    if (which < vectors) element.words.ask(tag);  // before the past, because loads return in order
-    if (EARLY) keys.load_keys(range, first), keys.load_values(range, first);
+    if (EARLY) {
+        at = buffers.find(first);
+        keys.load_keys(at, past.stored - first), keys.load_values(at, past.stored - first);
+    }
     while (which < vectors) {
-        store_new(step, element.await(tag, which < 2), range, head, which, element.k);
+        store_new(step, layer, element.await(tag, which < 2), past, which, element.k);
         which += THREADS / HEAD;
-        if (which < vectors) element = NewElement(new_vector(step.words, head, which), thread);
+        if (which < vectors) element = NewElement(new_vector(step.words, past.head, which), thread);
     }
     synchronize(THREADS);
     Softmax softmax;
-    while (first < range.end) {
-        softmax.add(range, step.scale, first, keys);
+    while (first < past.end) {
+        if (!EARLY) at = buffers.find(first);
+        softmax.add(past, step.scale, first, at, keys);
         first += KEYS_AT_ONCE;
-        if (EARLY && first < range.end) keys.load_keys(range, first), keys.load_values(range, first);
+        if (!EARLY || first >= past.end) continue;
+        at = buffers.find(first);
+        keys.load_keys(at, past.stored - first), keys.load_values(at, past.stored - first);
     }
-    send_part(softmax, step.words, tag, head, part);
+    buffers.free_all();
+    send_part(softmax, step.words, tag, past.head, past.part);
 }

@@ -1,23 +1,29 @@
 // Vectors that blocks exchange as words with a tag.
 
+// Tell the copying warp whether the first warp waits.
+__device__ void set_awaiting(bool x) {
+    if (thread_number() == 0) *reinterpret_cast<volatile int *>(&shared().awaiting) = x;
+}
+
 __device__ bool have_tag(ulonglong2 two, u32 tag) { return u32(two.x >> 32) == tag && u32(two.y >> 32) == tag; }
 
 // Load words until all that the warp needs have the tag. Its lanes stay together, since a warp that has diverged is much
 // slower, and ask again for what is missing only.
 template <int N>
 __device__ void await_words(const u64 *const (&at)[N], const bool (&needed)[N], u32 tag, ulonglong2 (&two)[N]) {
-    bool missing[N];
+    bool missing[N], some = true;
 #pragma unroll
     for (int i = 0; i < N; ++i) missing[i] = needed[i], two[i] = {0, 0};
-    for (int spins = 0;; ++spins) {
-        bool some = false;
+    set_awaiting(true);
+    for (int spins = 0; any_lane(some); ++spins) {
+        if (spins > MOST_SPINS) __trap();
+        some = false;
 #pragma unroll
         for (int i = 0; i < N; ++i) load_words_if(missing[i], at[i], two[i]);
 #pragma unroll
         for (int i = 0; i < N; ++i) some |= missing[i] = needed[i] && !have_tag(two[i], tag);
-        if (!any_lane(some)) return;
-        if (spins > MOST_SPINS) __trap();
     }
+    set_awaiting(false);
 }
 
 // Two words, by all lanes of a warp: `ask` loads them, and `await` does again until they have the tag.
@@ -30,10 +36,12 @@ struct TwoWords {
     }
 
     __device__ void await(u32 tag) {
+        set_awaiting(true);
         for (int spins = 0; any_lane(u32(one >> 32) != tag || u32(other >> 32) != tag); ++spins) {
             if (spins > MOST_SPINS) __trap();
             ask(tag);
         }
+        set_awaiting(false);
     }
 };
 
@@ -52,15 +60,19 @@ __device__ void widen_four(uint2 bits, float (&v)[4]) {
     v[0] = widen(bits.x), v[1] = widen_upper(bits.x), v[2] = widen(bits.y), v[3] = widen_upper(bits.y);
 }
 
+// Element k of the first layer's x.
+__device__ float embed(const Step &step, int k) {
+    i64 token = *step.token < 0 ? 0 : *step.token;  // as in the other engines, an invalid token is the first
+    float x = widen(step.table[token * WIDTH + k]) * step.factor;
+    return rounded(step.places ? x + widen(step.places[i64(shared().position) * WIDTH + k]) : x);
+}
+
 template <class S>
-__device__ void load_vector(const u16 *x, float (&v)[S::FOURS][4]) {
+__device__ void embed_vector(const Step &step, float (&v)[S::FOURS][4]) {
     int thread = thread_number();
 #pragma unroll
-    for (int i = 0; i < S::FOURS; ++i) {
-        uint2 bits = {0, 0};
-        if (has_four<S>(i, thread)) bits = *reinterpret_cast<const uint2 *>(x + four_at<S>(i, thread));
-        widen_four(bits, v[i]);
-    }
+    for (int i = 0; i < S::FOURS; ++i)
+        for (int j = 0; j < 4; ++j) v[i][j] = has_four<S>(i, thread) ? embed(step, four_at<S>(i, thread) + j) : 0.0f;
 }
 
 template <class S>

@@ -4,6 +4,7 @@ constexpr int THREADS = 32 * WARPS;              // that compute; one more warp 
 constexpr int FLOATS = 16, INT8 = 8, INT4 = 4;   // kinds of weights, by their bits
 constexpr int GROUP = 32, TILE = 16;             // inputs of a group, and rows of a tile
 constexpr int SUM_STRIDE = WARPS + 4;            // sums of an output, one of each warp, and space against conflicts
+constexpr u32 SIGN = 1u << 31, INFINITE = 0x7F800000;  // the sign of a float, and ∞
 constexpr float LEVELS = 32512.0f, TINY = 1e-30f;
 constexpr float LOWEST = -1e30f;                 // below all scores
 
@@ -26,14 +27,17 @@ struct Step {
     const Layer *layers;
     Matrix logits;
     Norm norm;
-    const u16 *x;                  // [D]
-    const i64 *position;
+    const u16 *table, *places;     // [V, D], and [C + 1, D] or null: what is added to the embedding at each position
+    const i64 *token;
+    i64 *length;                   // of the past, which is the position of the token
     const float *cosines, *sines;  // [C + 1, ROTATED / 2]
     u64 *words;
-    u32 *counter;                  // the tag of the first layer
+    u32 *counter, *finished;       // the tag of the first layer, and how many warps have no more logits
+    u64 *best;                     // of the logits so far
     u16 *out;                      // logits
+    i64 *most_likely;
     i64 capacity;
-    float scale, epsilon;
+    float factor, scale, epsilon;  // of embeddings and of scores, and of norms
 };
 
 __device__ constexpr int largest(int a, int b) { return a > b ? a : b; }
@@ -77,13 +81,16 @@ using Logits = Shape<4, LOGITS_BITS, WIDTH, VOCABULARY, 1>;
 constexpr int AT_PARTS = PROJECTED / 2, AT_LOGS = AT_PARTS + HEADS * PARTS * HEAD / 2;
 constexpr int AT_MIDDLE = AT_LOGS + HEADS * PARTS, AT_HIDDEN = AT_MIDDLE + WIDTH / 2, AT_X = AT_HIDDEN + HIDDEN / 2;
 
+constexpr int KEYS = 16, VECTOR = 2 * HEAD;                  // keys of a warp, and bytes of a key or a value
+constexpr int BUFFER_KEYS = STAGE / (2 * VECTOR) / KEYS * KEYS;  // in a buffer, before as many values
+static_assert(BUFFER_KEYS);
+
 constexpr int CHUNK = 64;  // logits that a block computes before it stores them
 constexpr int SUMS = largest(largest(Projection::MOST, CHUNK), largest(Output::MOST, Up::HALVES * Up::MOST));
 constexpr int INPUT_WORDS = LAYER_BITS == FLOATS || LOGITS_BITS == FLOATS ? 64 : 32;  // of 128 inputs
 constexpr int MOST_FOURS = largest(largest(Projection::FOURS, Output::FOURS), largest(Down::FOURS, Logits::FOURS));
 
-struct Shared {
-    char stages[STAGES][STAGE];
+struct Vectors {
     alignas(16) u32 inputs[WARPS][MOST_FOURS][2][INPUT_WORDS];  // higher and lower numbers of the inputs of a warp
     alignas(16) float2 scales[WARPS][MOST_FOURS][4];   // t, and the sum of the inputs, of each group
     alignas(16) float sums[2][SUMS * SUM_STRIDE];
@@ -92,14 +99,23 @@ struct Shared {
     alignas(16) float found[WARPS][HEAD];
     alignas(16) float most[WARPS], total[WARPS];
     Layer layers[2];  // this one and the next
-    u64 full[STAGES], empty[STAGES];
-    int position;
+    int position, awaiting;  // whether the first warp waits for words
     float own[Down::MOST];  // elements of x
     float2 rotation[HEAD];  // cos and ± sin of the position's angles
     int2 outputs[5];  // of each product: the first of this block, and how many
 };
 
+// Buffers, each with two barriers. With more of them, more is copied while blocks exchange words.
+constexpr int FITTING = (SHARED_BYTES - sizeof(Vectors) - 128) / (STAGE + 2 * sizeof(u64));
+constexpr int STAGES = FITTING < MOST_STAGES ? FITTING : MOST_STAGES;
+
+struct Shared : Vectors {
+    alignas(128) char stages[STAGES][STAGE];
+    u64 full[STAGES], empty[STAGES];
+};
+
 static_assert(sizeof(Shared) <= SHARED_BYTES);
+
 __device__ Shared &shared() { return *reinterpret_cast<Shared *>(shared_memory()); }
 
 template <int N, int B, int I, int O, int H>
@@ -110,5 +126,27 @@ __device__ int Shape<N, B, I, O, H>::count() { return shared().outputs[N].y; }
 
 // How many blocks attend to the past of a head.
 __device__ int count_parts() { return shared().position <= ALONE ? 1 : PARTS; }
+
+// The keys and values that this block attends to: those of a head, or with a long past a part of them.
+struct Past {
+    bool attends = false;
+    int head, part, start = 0, end = 0;  // with the new token's, if this is the last part
+    int stored = 0;                      // the end of those in the cache
+
+    __device__ Past() {
+        int block = block_number(), parts = count_parts(), position = shared().position;
+        head = block / PARTS, part = block % PARTS;
+        if (head >= HEADS || part >= parts) return;
+        attends = true, end = position + 1, stored = position;
+        if (parts == 1) return;
+        start = (position + 1) * part / PARTS, end = (position + 1) * (part + 1) / PARTS;
+        if (!last()) stored = end;
+    }
+
+    __device__ bool last() const { return part == count_parts() - 1; }
+    __device__ int group() const { return head / (HEADS / KV_HEADS); }
+    // Whether the new key is one of a warp's, of which this is the first.
+    __device__ bool has_new(int first) const { return stored < end && first <= stored && stored < first + KEYS; }
+};
 
 __device__ float rounded(float x) { return widen(narrow(x, 0.0f)); }

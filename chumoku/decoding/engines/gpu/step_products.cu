@@ -79,6 +79,8 @@ __device__ void store_floats(const float (&v)[4], int i) {
     lower[1] = narrow(v[2] - widen(high[1]), v[3] - widen_upper(high[1]));
 }
 
+// The words of a group are stored in the order in which the matrix instructions need them in adjacent registers.
+template <int BITS>
 __device__ void store_bytes(const float (&v)[4], int i) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float top = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
@@ -92,7 +94,8 @@ __device__ void store_bytes(const float (&v)[4], int i) {
     u32 high = __byte_perm(__byte_perm(p[0] + 128, p[1] + 128, 0x0051),
                            __byte_perm(p[2] + 128, p[3] + 128, 0x0051), 0x5410);
     for (int distance = 4; distance; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-    int place = lane / 8 * 8 + (lane % 4) * 2 + lane % 8 / 4;  // words of the front and back half of a group in turns
+    int word = lane % 8, half = word / 4, quarter = word % 4;
+    int place = lane / 8 * 8 + (BITS == INT4 ? word % 2 + 2 * half + 4 * (quarter / 2) : 2 * quarter + half);
     shared().inputs[warp][i][0][place] = high, shared().inputs[warp][i][1][place] = low;
     if (lane % 8 == 0) shared().scales[warp][i][lane / 8] = {t, float(sum) * t};
 }
@@ -103,7 +106,7 @@ __device__ void store_bytes(const float (&v)[4], int i) {
 // column n. `add` adds the products with rows lane / 4 and lane / 4 + 8 of a tile, of which each lane gets a part.
 template <class S, int BITS = S::KIND>
 struct Columns {
-    uint4 first, second;  // words of inputs k and k + 16 of a group beside each other
+    uint4 first, second;  // words of a group
     float2 scale;  // t / UNIT, and the sum of the inputs, of group lane % 4
     static constexpr int UNIT = BITS == INT4 ? 16 : 1;  // times as large are sums, as upper bits are not shifted
 
@@ -124,10 +127,10 @@ struct Columns {
         int c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
         if (BITS == INT4) {  // a byte has the weights of input k of a group and, in its upper bits, of input k + 16
             uint4 u = a[0], v = b[0];
-            multiply_nibbles(c, 0x0F0F0F0Fu, u.x, v.x, u.y, v.y, first.x, first.z);
-            multiply_nibbles(d, 0xF0F0F0F0u, u.x, v.x, u.y, v.y, first.y, first.w);
-            multiply_nibbles(c, 0x0F0F0F0Fu, u.z, v.z, u.w, v.w, second.x, second.z);
-            multiply_nibbles(d, 0xF0F0F0F0u, u.z, v.z, u.w, v.w, second.y, second.w);
+            multiply_nibbles(c, 0x0F0F0F0Fu, u.x, v.x, u.y, v.y, first.x, first.y);
+            multiply_nibbles(d, 0xF0F0F0F0u, u.x, v.x, u.y, v.y, first.z, first.w);
+            multiply_nibbles(c, 0x0F0F0F0Fu, u.z, v.z, u.w, v.w, second.x, second.y);
+            multiply_nibbles(d, 0xF0F0F0F0u, u.z, v.z, u.w, v.w, second.z, second.w);
         } else {
             uint4 u = a[0], v = b[0], u2 = a[1], v2 = b[1];
             multiply_bytes(c, u.x, v.x, u2.x, v2.x, first.x, first.y);
@@ -136,19 +139,19 @@ struct Columns {
             multiply_bytes(d, u.w, v.w, u2.w, v2.w, second.z, second.w);
         }
         int place = row * S::SCALE_STRIDE + (4 * warp + group) * S::SCALE_BYTES;
-        upper += scaled(stage, place, 256 * (UNIT * c[0] + d[0]) + UNIT * c[1] + d[1]);
-        lower += scaled(stage, place + 8 * S::SCALE_STRIDE, 256 * (UNIT * c[2] + d[2]) + UNIT * c[3] + d[3]);
+        add_scaled(upper, stage, place, 256 * (UNIT * c[0] + d[0]) + UNIT * c[1] + d[1]);
+        add_scaled(lower, stage, place + 8 * S::SCALE_STRIDE, 256 * (UNIT * c[2] + d[2]) + UNIT * c[3] + d[3]);
     }
 
     __device__ static void multiply_nibbles(int (&c)[4], u32 mask, u32 u, u32 v, u32 u2, u32 v2, u32 x, u32 x2) {
         multiply_unsigned(c, u & mask, v & mask, u2 & mask, v2 & mask, x, x2);
     }
 
-    __device__ float scaled(const char *stage, int place, int sum) const {
+    __device__ void add_scaled(float &total, const char *stage, int place, int sum) const {
         const u16 *scales = reinterpret_cast<const u16 *>(stage + S::SCALE_AT + place);
-        if (BITS == INT8) return float(sum) * scale.x * half_to_float(*scales);
-        u32 both = *reinterpret_cast<const u32 *>(scales);
-        return float(sum) * scale.x * half_to_float(u16(both)) + half_to_float(u16(both >> 16)) * scale.y;
+        u32 both = BITS == INT8 ? *scales : *reinterpret_cast<const u32 *>(scales);
+        if (BITS == INT4) total += half_to_float(u16(both >> 16)) * scale.y;
+        total += float(sum) * scale.x * half_to_float(u16(both));
     }
 };
 
@@ -189,7 +192,7 @@ struct Inputs {
 #pragma unroll
         for (int i = 0; i < S::FOURS; ++i) {
             if (S::KIND == FLOATS) store_floats(v[i], i);
-            else store_bytes(v[i], i);
+            else store_bytes<S::KIND>(v[i], i);
         }
         __syncwarp();
         if (!IN_REGISTERS) return;
@@ -209,6 +212,11 @@ struct Inputs {
 template <class S, int TOGETHER>
 __device__ bool exists(int number, int done, int count) {
     return TOGETHER > 1 ? done + number * S::ROWS < count : number < S::PARTS_OF_ROW;
+}
+
+// The sum of a number over this lane and the one at a distance: of the first number, or of the second.
+__device__ float join_lanes(float first, float second, bool of_second, int distance) {
+    return (of_second ? second : first) + __shfl_xor_sync(~0u, of_second ? first : second, distance);
 }
 
 // Sums of `count` of the block's outputs, one of each warp, in shared memory. TURNS buffers are read side by side, of
@@ -231,7 +239,7 @@ __device__ void multiply(const Inputs<S> &inputs, Ring &ring, int count, float *
             for (int i = 0; i < TURNS; ++i) {
                 stages[i] = shared().stages[next.stage];
                 if (i == 0 || exists<S, TOGETHER>(start + i, done, count)) {
-                    wait(&shared().full[next.stage], next.turn);
+                    wait_for(next);
                     next.advance();
                 }
             }
@@ -250,13 +258,17 @@ __device__ void multiply(const Inputs<S> &inputs, Ring &ring, int count, float *
                     ring.advance();
                 }
         }
-        bool odd = lane % 2;
+        bool odd = lane % 2, late = lane % 4 / 2;
+        int row = lane / 4 + 8 * odd;
 #pragma unroll
-        for (int tile = 0; tile < TOGETHER; ++tile) {
-            float sum = (odd ? lower[tile] : upper[tile]) + __shfl_xor_sync(~0u, odd ? upper[tile] : lower[tile], 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            int row = lane / 4 + 8 * odd, place = done + tile * S::ROWS + row % S::ROWS;
-            if (lane % 4 < 2 && place < count) sums[(row / S::ROWS * S::MOST + place) * SUM_STRIDE + warp] = sum;
+        for (int tile = 0; tile < TOGETHER; tile += 2) {
+            // Of two tiles, each of the four lanes of a row keeps one sum and gives the others away.
+            float mine = join_lanes(upper[tile], lower[tile], odd, 1), other = 0.0f;
+            if (tile + 1 < TOGETHER) other = join_lanes(upper[tile + 1], lower[tile + 1], odd, 1);
+            float sum = join_lanes(mine, other, late, 2);
+            int place = done + (tile + late) * S::ROWS + row % S::ROWS;
+            if (tile + late < TOGETHER && place < count)
+                sums[(row / S::ROWS * S::MOST + place) * SUM_STRIDE + warp] = sum;
         }
     }
     synchronize(THREADS);

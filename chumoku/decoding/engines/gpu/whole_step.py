@@ -1,7 +1,7 @@
-"""A step of one row as a single kernel (step.cu), for decoders of the usual kinds with quantized weights.
+"""A step of one row as a single kernel (step.cu), for decoders of the usual kinds.
 
 Five kernels a layer each take about 3 µs more than their weights need. In one kernel, the weights of the next product
-are copied while blocks exchange the results of this one. Float weights, which take longer to read, are faster in five.
+are copied while blocks exchange the results of this one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from chumoku.decoding.engines.gpu.cuda import Kernel, can_compile
 from chumoku.decoding.engines.gpu.tables import Tables, read_scoring
 from chumoku.decoding.engines.gpu.weights import GATES, Layer, Matrix, Norm, UpDown
 from chumoku.models.config import ModelConfig
+from chumoku.nn.embeddings import Embedding
 from chumoku.nn.quantized import Int4, Int8
 
 FILES = ("instructions", "step_layout", "step_weights", "step_exchange", "step_products", "step_attention", "step")
@@ -29,12 +30,15 @@ SCALE_BYTES = {8: 2, 4: 4}  # of a group
 ALONE = 512  # a past of up to this many keys is not divided into parts
 LONGEST = 4096  # a longer past would need more parts than there are
 LEAST_SHARED = 200 << 10  # bytes; with less, too few weights are on their way
-FEW_BUFFERS = 16  # a block with up to this many for a layer copies one at a time, others two
+MOST_STAGES = 8  # buffers of a block
+# How many of them are being filled: while the block waits for words, and otherwise, by the bits of the weights.
+WAITING, WORKING = 1, {4: 2, 8: 2, 16: 4}
 MOST_PARTS = 7  # of a row's inputs
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 # A model with another value of one of these keys runs as several kernels.
 SUPPORTED: dict[str, tuple[object, ...]] = {
     **{"kind": ("decoder",), "placement": ("pre",), "parallel": (False,), "experts": (0,), "key_width": (64, 128)},
+    **{"embedding_norm": (False,)},
     **{"attention_window": (None,), "score_cap": (None,), "position": ("rotary", "learned", "sinusoidal", "none")},
 }
 
@@ -70,11 +74,16 @@ class Pointers(ctypes.Structure):
         ("layers", ctypes.c_int64),
         ("logits", ctypes.c_int64 * 3),
         ("norm", ctypes.c_int64 * 2),
-        *((name, ctypes.c_int64) for name in ("x", "position", "cosines", "sines")),
-        *((name, ctypes.c_int64) for name in ("words", "counter", "out", "capacity")),
-        ("scale", ctypes.c_float),
-        ("epsilon", ctypes.c_float),
+        *((name, ctypes.c_int64) for name in ("table", "places", "token", "length", "cosines", "sines")),
+        *((name, ctypes.c_int64) for name in ("words", "counter", "finished", "best", "out", "most_likely")),
+        ("capacity", ctypes.c_int64),
+        *((name, ctypes.c_float) for name in ("factor", "scale", "epsilon")),
     ]
+
+
+class StepOutput(NamedTuple):
+    logits: Tensor  # [rows, V]
+    most_likely: Tensor  # [rows], the token of the largest logit, −1 if the logits are not finite
 
 
 class WholeStep:
@@ -82,9 +91,10 @@ class WholeStep:
 
     def __init__(
         self,
+        embedding: Embedding,
         layers: Sequence[Layer],
-        logits: Matrix,
         norm: Norm,
+        logits: Matrix,
         config: ModelConfig,
         store: Tensor,
         tables: Tables,
@@ -92,30 +102,40 @@ class WholeStep:
         sizes, device = GpuSizes.of(store.device), store.device
         constants = kernel_constants(layers, logits, config, store.dtype, tables, sizes)
         self._kernel = Kernel(SOURCES, "run_step", constants, shared_bytes=sizes.shared_bytes)
-        self._sizes, self._kept = sizes, [store]
+        self._sizes, self._store, self._outputs = sizes, store, logits.outputs
+        self._kept: list[Tensor] = []
         table = [self._layer(layer, cached) for layer, cached in zip(layers, store, strict=True)]
         head, parts = config.key_width, constants["PARTS"]
         words = (config.heads + 2 * config.key_heads) * head // 2 + config.heads * parts * (head // 2 + 1)
         words += config.width + config.hidden // 2
         cos, sin, _ = tables.rotation or (store, store, "none")
+        counters = torch.tensor([1, 0], dtype=torch.int32, device=device)
         self._pointers = Pointers(
             layers=self._keep(torch.tensor(table, device=device)),
             logits=self._matrix(logits),
             norm=self._norm(norm),
+            table=self._keep(embedding.table),
+            places=0 if tables.places is None else self._keep(tables.places),
             cosines=self._keep(cos),
             sines=self._keep(sin),
             words=self._keep(torch.zeros(words, dtype=torch.int64, device=device)),
-            counter=self._keep(torch.ones(1, dtype=torch.int32, device=device)),
+            counter=self._keep(counters),
+            finished=self._keep(counters[1:]),
+            best=self._keep(torch.zeros(1, dtype=torch.int64, device=device)),
             capacity=store.shape[4],
+            factor=embedding.factor,
             scale=read_scoring(config).scale,
             epsilon=norm.epsilon,
         )
 
-    def run(self, x: Tensor, position: Tensor, logits: Tensor) -> None:
-        """Compute the logits [1, V] of a token with the vector x [1, D] at this position [1]."""
+    def run(self, tokens: Tensor, lengths: Tensor) -> StepOutput:
+        """One token for the first row, whose length grows by one."""
+        output = StepOutput(self._store.new_empty(1, self._outputs), torch.empty_like(tokens))
         pointers = Pointers.from_buffer_copy(self._pointers)
-        pointers.x, pointers.position, pointers.out = x.data_ptr(), position.data_ptr(), logits.data_ptr()
+        pointers.token, pointers.length = tokens.data_ptr(), lengths.data_ptr()
+        pointers.out, pointers.most_likely = output.logits.data_ptr(), output.most_likely.data_ptr()
         self._kernel.launch(self._sizes.blocks, 32 * (self._sizes.warps + 1), pointers)
+        return output
 
     def _keep(self, tensor: Tensor) -> int:
         """The address of a tensor, which stays allocated."""
@@ -139,12 +159,18 @@ class WholeStep:
 
 
 def prepare(
-    layers: Sequence[Layer], logits: Matrix, norm: Norm | None, config: ModelConfig, store: Tensor, tables: Tables
+    embedding: Embedding,
+    layers: Sequence[Layer],
+    norm: Norm | None,
+    logits: Matrix,
+    config: ModelConfig,
+    store: Tensor,
+    tables: Tables,
 ) -> Callable[[], WholeStep] | None:
     """A function that compiles the kernel when it is first called; None if the kernel cannot run this model."""
-    if norm is None or not can_run(layers, logits, norm, config, store):
+    if norm is None or embedding.table.dtype != store.dtype or not can_run(layers, logits, norm, config, store):
         return None
-    return cache(partial(WholeStep, layers, logits, norm, config, store, tables))
+    return cache(partial(WholeStep, embedding, layers, norm, logits, config, store, tables))
 
 
 def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelConfig, store: Tensor) -> bool:
@@ -157,15 +183,16 @@ def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelCo
         return False
     sizes = GpuSizes.of(store.device)
     norms = [found for layer in layers for found in (layer.attention_norms.input, layer.feedforward_norms.input)]
+    matrices = [matrix for layer in layers for matrix in matrices_of(layer)]
     return (
         sizes.shared_bytes >= LEAST_SHARED
         and 2 * config.heads <= sizes.blocks
         and config.width <= 32 * sizes.warps * sizes.blocks
-        and bits_of(layers[0].projection) < 16
         and all(found is not None and found.epsilon == norm.epsilon for found in norms)
         and all(layer.query_norm is None and layer.key_norm is None for layer in layers)
         and len({layer.rotated for layer in layers}) == 1
-        and all(fits(matrix, sizes) for matrix in [*(one for layer in layers for one in matrices_of(layer)), logits])
+        and len({bits_of(matrix) for matrix in matrices}) == 1
+        and all(fits(matrix, sizes) for matrix in [*matrices, logits])
     )
 
 
@@ -206,15 +233,7 @@ def kernel_constants(
     float16, layer_norm = dtype == torch.float16, config.norm == "layer"
     inputs = {config.width: bits, config.heads * config.key_width: bits, config.hidden: bits}
     stage = max(sizes.tile_bytes(count, bits) for count in inputs)
-    stage = max(stage, sizes.tile_bytes(config.width, logits_bits))
-    most = [-(-outputs // (2 * sizes.blocks)) * 2 for outputs in (config.hidden, config.width)]
-    projected = -(-(config.heads + 2 * config.key_heads) * config.key_width // (2 * sizes.blocks)) * 2
-    sums = max(64, projected, most[0] * (1 + gated), most[1])
-    parts = max(-(-count // sizes.part(width)) for count, width in [*inputs.items(), (config.width, logits_bits)])
-    layer_bytes = sum(tensor.nbytes for matrix in matrices_of(layers[0]) for tensor in tensors_of(matrix))
-    words = 64 if 16 in (bits, logits_bits) else 32
-    other = 4 * sizes.warps * parts * (2 * words + 8) + 8 * sums * (sizes.warps + 4) + 4096
-    other += 4 * (sizes.warps + 3) * config.key_width
+    stage = max(stage, sizes.tile_bytes(config.width, logits_bits), 4 * TILE * config.key_width)
     return {
         **{"WIDTH": config.width, "HEADS": config.heads, "KV_HEADS": config.key_heads, "HEAD": config.key_width},
         **{"HIDDEN": config.hidden, "GATED": int(gated), "VOCABULARY": logits.outputs, "LAYERS": len(layers)},
@@ -222,6 +241,6 @@ def kernel_constants(
         **{"LAYER_NORM": int(layer_norm), "EARLY_NORM": int(layer_norm or float16), "ACTIVATION": ACTIVATIONS[kind]},
         **{"ROTATED": 2 * cos.shape[-1], "HALF_PAIRING": int(pairing == "half"), "BLOCKS": sizes.blocks},
         **{"PARTS": 4 if 4 * config.heads <= sizes.blocks else 2, "ALONE": ALONE, "WARPS": sizes.warps},
-        **{"MOST_UNDER_WAY": 1 if layer_bytes <= FEW_BUFFERS * stage * sizes.blocks else 2},
-        **{"STAGE": stage, "STAGES": (sizes.shared_bytes - other) // (stage + 16), "SHARED_BYTES": sizes.shared_bytes},
+        **{"WAITING": WAITING, "WORKING": WORKING[bits], "MOST_STAGES": MOST_STAGES},
+        **{"STAGE": stage, "SHARED_BYTES": sizes.shared_bytes},
     }
