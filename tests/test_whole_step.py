@@ -156,6 +156,6 @@ def test_models_of_usual_kinds_run_as_one_kernel(
     model = build({**LLAMA, **changes}, precision)
     embedding, *others = parts_of(model, SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16))
     assert (whole_step.prepare(embedding, *others) is not None) == (not changes)
-    assert whole_step.prepare(embedding.float(), *others) is None
+    assert whole_step.prepare(deepcopy(embedding).float(), *others) is None
     layers = [*others[0][:1], *read_layers(build(LLAMA, "int8" if precision == "int4" else "int4"))[1:]]
     assert whole_step.prepare(embedding, layers, *others[1:]) is None
