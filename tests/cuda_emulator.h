@@ -173,8 +173,8 @@ static void load_words_if(bool missing, const u64 *at, ulonglong2 &two) { yield(
 static void load_word_if(bool missing, const u64 *at, u64 &word) { yield(); if (missing) word = *at; }
 static void send_word(u64 *at, u32 tag, u32 content) { *at = u64(tag) << 32 | content; }
 
-// c += a b: `element` reads element k of a register of a, `other` of b. A lane has rows lane / 4 and lane / 4 + 8 of a, and column lane / 4
-// of b.
+// c += a b: `element` reads element k of a register of a, `other` of b. A lane has rows lane / 4 and lane / 4 + 8 of a,
+// and column lane / 4 of b.
 template <class T, class A, class B>
 static void multiply_tiles(T (&c)[4], const u32 (&given)[6], int per_word, A element, B other) {
     u32(*values)[6] = exchange(given, 6);

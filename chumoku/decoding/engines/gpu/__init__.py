@@ -6,7 +6,7 @@ launch       a Python function for each kernel; those of attention are in `launc
 sources      keys and values of an encoder's outputs
 tables       tables of positions, and how scores are computed
 blocks       the blocks of a model
-whole_step   all blocks and the logits of one row in one kernel: step.cu and its parts, compiled by `cuda`
+whole_step   a step of one row in one kernel: step.cu and its parts, compiled by `cuda`
 engine       GpuEngine
 """
 

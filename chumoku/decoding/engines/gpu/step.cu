@@ -100,7 +100,8 @@ __device__ i64 token_of(u64 best) {
 // Join a warp's best logit with all others. The last warp of all finishes the step.
 __device__ void finish(const Step &step, u64 best) {
     for (int distance = 16; distance; distance /= 2) {
-        u64 other = u64(__shfl_xor_sync(~0u, u32(best >> 32), distance)) << 32 | __shfl_xor_sync(~0u, u32(best), distance);
+        u32 upper = __shfl_xor_sync(~0u, u32(best >> 32), distance), lower = __shfl_xor_sync(~0u, u32(best), distance);
+        u64 other = u64(upper) << 32 | lower;
         if (other > best) best = other;
     }
     if (threadIdx.x % 32) return;
