@@ -5,8 +5,8 @@
 share = (6 N + 12 L D T) · tokens/s / (FLOP/s of an 8192³ product in bf16), all in one run; N without position tables.
 All T keys are counted, though causal attention skips half of them. `ours` is the trainer's own step: objective, cast,
 compile, clipping, fused AdamW, and the loss of each step, which is read when the gradients of the next are queued;
-`ours fp8`, with `--fp8`, has `train.fp8_output`. The peers, for `gpt2` only, are compiled, with autocast, and like
-nanoGPT's own loop they read the loss only after the last of ten steps; `--nanogpt` takes nanoGPT's model.py. All take
+`ours fp8`, with `--fp8`, has `train.fp8_output`. The peers, for `gpt2` only, are compiled, with autocast; `--nanogpt`
+takes nanoGPT's model.py. Their loss is never read, because nanoGPT's own loop reads it every ten steps only. All take
 ten steps in turns. Prints one JSON line.
 """
 
@@ -79,16 +79,16 @@ def ours(config: ModelConfig, batch: Batch, *, fp8: bool = False) -> Callable[[]
     module = wrap(Objective(model), train, World(DEVICE), fixed_shapes=True).train()
     optimizer = Optimizer(model, OptimizerSettings(learning_rate=6e-4))
     tokens = int((batch["labels"] != IGNORE).sum())
-    unread: list[torch.Tensor] = []
+    last_numbers: list[torch.Tensor] = []
 
     def step() -> None:
-        """Raises FloatingPointError after a step that was not finite, and so not applied: its speed is no result."""
+        """Raises FloatingPointError if the step before was not finite, and so not applied: its speed is no result."""
         optimizer.zero_grad()
         with fast_kernels("bf16"):
             loss = module(batch)
             (loss / tokens).backward()
-        if unread:
-            numbers = unread.pop().tolist()
+        if last_numbers:
+            numbers = last_numbers.pop().tolist()
             if numbers[2]:
                 raise FloatingPointError(
                     f"A step was not finite: loss {numbers[0]}, norm of the gradient {numbers[1]}."
@@ -97,7 +97,7 @@ def ours(config: ModelConfig, batch: Batch, *, fp8: bool = False) -> Callable[[]
         bad = (~(loss.detach() + norm).isfinite()).float()
         optimizer.unscale_and_clip(norm, 1.0)
         optimizer.step(6e-4, skip=bad)
-        unread.append(torch.stack([loss.detach(), norm, bad]))
+        last_numbers.append(torch.stack([loss.detach(), norm, bad]))
 
     return step
 

@@ -146,16 +146,22 @@ def test_the_most_likely_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
-@pytest.mark.parametrize("changes", [{}, {"embedding_norm": True}, {"score_cap": 30.0}])
-def test_models_of_usual_kinds_run_as_one_kernel(
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"embedding_norm": True}, {"score_cap": 30.0}, {"query_key_norm": "head"}, {"width": 256}, {"heads": 67}],
+)
+def test_which_models_run_as_one_kernel(
     changes: dict[str, object], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_step, "can_compile", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(132, 232_448))
-    model = build({**LLAMA, **changes}, precision)
+    model = build({**LLAMA, "width": 512, **changes}, precision)
     embedding, *others = parts_of(model, SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16))
     assert (whole_step.prepare(embedding, *others) is not None) == (not changes)
     assert whole_step.prepare(deepcopy(embedding).float(), *others) is None
-    layers = [*others[0][:1], *read_layers(build(LLAMA, "int8" if precision == "int4" else "int4"))[1:]]
+    layers = [
+        *others[0][:1],
+        *read_layers(build({**LLAMA, "width": 512}, "int8" if precision == "int4" else "int4"))[1:],
+    ]
     assert whole_step.prepare(embedding, layers, *others[1:]) is None

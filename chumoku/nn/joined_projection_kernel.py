@@ -22,7 +22,7 @@ PROGRAMS = 132 * 8  # each computes its part of db
 
 
 @triton.jit
-def copy_rows(
+def copy_and_sum_rows(
     source, joined, sums, batch_stride, head_stride, token_stride, element_stride, tokens, rows, first,
     HEAD: tl.constexpr, WIDTH: tl.constexpr, TOTAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +52,7 @@ def join_gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, T
         width = source.shape[1] * source.shape[3]
         sizes = {"HEAD": source.shape[3], "WIDTH": width, "TOTAL": total, "ROWS": ROWS, "COLUMNS": COLUMNS}
         grid = (triton.cdiv(width, COLUMNS), len(sums))
-        copy_rows[grid](source, joined, sums, *source.stride(), tokens, rows, first, **sizes, num_warps=4)
+        copy_and_sum_rows[grid](source, joined, sums, *source.stride(), tokens, rows, first, **sizes, num_warps=4)
         first += width
     return joined, sums
 

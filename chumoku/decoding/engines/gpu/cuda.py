@@ -19,11 +19,13 @@ class Kernel:
     """A function of source files, compiled together for this GPU with the given constants."""
 
     def __init__(self, sources: Sequence[Path], name: str, constants: Mapping[str, int], *, shared_bytes: int) -> None:
+        torch.cuda.synchronize()  # the driver's functions need a context, which a new thread does not have
         major, minor = torch.cuda.get_device_capability()
         defined = tuple(f"-D{key}={value}" for key, value in constants.items())
         self._driver, self._shared_bytes = ctypes.CDLL("libcuda.so.1"), shared_bytes
-        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._context, self._module, self._function = (ctypes.c_void_p() for _ in range(3))
         program = compile_sources(tuple(sources), (f"--gpu-architecture=sm_{major}{minor}", "-std=c++17", *defined))
+        self._call("cuCtxGetCurrent", ctypes.byref(self._context))
         self._call("cuModuleLoadData", ctypes.byref(self._module), program)
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
         self._call("cuFuncSetAttribute", self._function, DYNAMIC_SHARED_BYTES, shared_bytes)
@@ -33,6 +35,7 @@ class Kernel:
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         sizes = (blocks, 1, 1, threads, 1, 1, self._shared_bytes)
+        self._call("cuCtxSetCurrent", self._context)
         self._call("cuLaunchCooperativeKernel", self._function, *sizes, stream, pointers)
 
     def _call(self, name: str, *arguments: object) -> None:

@@ -93,7 +93,7 @@ class GpuEngine(TorchEngine):
             self._reserve(self.live, longest)
             lengths = self._device_lengths()
             if self._open_kernel is not None and count == 1 and longest <= LONGEST:
-                logits, most_likely = self._open_kernel().run(tokens.to(self.device), lengths)
+                logits, most_likely = self._open_kernel().run(tokens.to(self.device, torch.int64), lengths)
             else:
                 logits, most_likely = self._replay(tokens)
             # Scaling and capping round, so that the first of several equal logits may be another one.

@@ -74,7 +74,7 @@ __device__ void start_barrier(u64 *barrier, u32 count) {
 // Make new barriers visible to copies.
 __device__ void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// Whether a barrier has completed the turn with this parity, perhaps after a while.
+// Whether a barrier has completed the turn with this parity. It may wait a short time first.
 __device__ bool is_complete(u64 *barrier, u32 parity) {
     u32 done;
     asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
@@ -82,7 +82,7 @@ __device__ bool is_complete(u64 *barrier, u32 parity) {
     return done;
 }
 
-// Wait until it has.
+// Wait until a barrier has completed this turn.
 __device__ void wait(u64 *barrier, u32 parity) {
     if (is_complete(barrier, parity)) return;  // mostly; without counting, this is short
     for (int spins = 0; !is_complete(barrier, parity); ++spins)
@@ -132,6 +132,7 @@ __device__ u64 read_once() {
     return policy;
 }
 
+// For keys and values, which several blocks read.
 __device__ u64 read_again() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));

@@ -107,9 +107,9 @@ __device__ void finish(const Step &step, u64 best) {
     if (threadIdx.x % 32) return;
     atomicMax(step.best, best);
     __threadfence();
-    if (atomicAdd(step.finished, 1) + 1 < BLOCKS * CHUNK / 32) return;
+    if (atomicAdd(step.finished_warps, 1) + 1 < BLOCKS * CHUNK / 32) return;
     *step.most_likely = token_of(atomicExch(step.best, u64(0)));
-    *step.finished = 0, ++*step.length;
+    *step.finished_warps = 0, *step.counter += LAYERS, ++*step.length;
 }
 
 __device__ void run_logits(const Step &step, u32 tag, Ring &ring, int &turn) {
@@ -154,7 +154,7 @@ __device__ void prepare(const Step &step) {
         shared().rotation[k] = {step.cosines[angle], lower ? -step.sines[angle] : step.sines[angle]};
     }
     if (k == 0) {
-        shared().position = int(*step.length), shared().awaiting = false;
+        shared().position = int(*step.length), shared().waits_for_words = false;
         shared().outputs[0] = Projection::find_outputs(), shared().outputs[1] = Output::find_outputs();
         shared().outputs[2] = Up::find_outputs(), shared().outputs[3] = Down::find_outputs();
         shared().outputs[4] = Logits::find_outputs();
@@ -171,5 +171,4 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) run_step(const __g
     Ring ring;
     for (int number = 0; number < LAYERS; ++number) run_layer(step, number, tag + number, ring, turn);
     run_logits(step, tag + LAYERS - 1, ring, turn);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *step.counter = tag + LAYERS;
 }

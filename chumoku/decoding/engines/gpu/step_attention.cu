@@ -21,8 +21,8 @@ struct NewElement {
 };
 
 constexpr int KEYS_AT_ONCE = WARPS * KEYS;
-// Whether keys are loaded before the query is there. Those of wide heads need too many registers, and the buffers of all
-// warps' keys must fit into the ring, because a warp then frees its own only when all have theirs.
+// Whether keys are loaded before the query is there. Those of wide heads need too many registers. All warps keep their
+// first buffers until all have the query, so there must be room for these in the ring.
 constexpr bool EARLY = HEAD <= 64 && (KEYS_AT_ONCE - 1) / BUFFER_KEYS + 2 <= STAGES;
 constexpr int KEY_CHUNKS = HEAD / 32, VALUE_CHUNKS = HEAD / 64, OUTPUT_TILES = HEAD / 16;
 

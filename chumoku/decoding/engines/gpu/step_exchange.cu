@@ -1,8 +1,8 @@
 // Vectors that blocks exchange as words with a tag.
 
-// Tell the copying warp whether the first warp waits.
-__device__ void set_awaiting(bool x) {
-    if (thread_number() == 0) *reinterpret_cast<volatile int *>(&shared().awaiting) = x;
+// Tell the copying warp whether the first warp waits for words.
+__device__ void set_waiting(bool x) {
+    if (thread_number() == 0) *reinterpret_cast<volatile int *>(&shared().waits_for_words) = x;
 }
 
 __device__ bool have_tag(ulonglong2 two, u32 tag) { return u32(two.x >> 32) == tag && u32(two.y >> 32) == tag; }
@@ -14,7 +14,7 @@ __device__ void await_words(const u64 *const (&at)[N], const bool (&needed)[N], 
     bool missing[N], some = true;
 #pragma unroll
     for (int i = 0; i < N; ++i) missing[i] = needed[i], two[i] = {0, 0};
-    set_awaiting(true);
+    set_waiting(true);
     for (int spins = 0; any_lane(some); ++spins) {
         if (spins > MOST_SPINS) __trap();
         some = false;
@@ -23,7 +23,7 @@ __device__ void await_words(const u64 *const (&at)[N], const bool (&needed)[N], 
 #pragma unroll
         for (int i = 0; i < N; ++i) some |= missing[i] = needed[i] && !have_tag(two[i], tag);
     }
-    set_awaiting(false);
+    set_waiting(false);
 }
 
 // Two words, by all lanes of a warp: `ask` loads them, and `await` does again until they have the tag.
@@ -36,12 +36,12 @@ struct TwoWords {
     }
 
     __device__ void await(u32 tag) {
-        set_awaiting(true);
+        set_waiting(true);
         for (int spins = 0; any_lane(u32(one >> 32) != tag || u32(other >> 32) != tag); ++spins) {
             if (spins > MOST_SPINS) __trap();
             ask(tag);
         }
-        set_awaiting(false);
+        set_waiting(false);
     }
 };
 

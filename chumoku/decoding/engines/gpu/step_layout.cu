@@ -32,7 +32,7 @@ struct Step {
     i64 *length;                   // of the past, which is the position of the token
     const float *cosines, *sines;  // [C + 1, ROTATED / 2]
     u64 *words;
-    u32 *counter, *finished;       // the tag of the first layer, and how many warps have no more logits
+    u32 *counter, *finished_warps;  // the tag of the first layer, and how many warps have no more logits
     u64 *best;                     // of the logits so far
     u16 *out;                      // logits
     i64 *most_likely;
@@ -90,7 +90,7 @@ constexpr int SUMS = largest(largest(Projection::MOST, CHUNK), largest(Output::M
 constexpr int INPUT_WORDS = LAYER_BITS == FLOATS || LOGITS_BITS == FLOATS ? 64 : 32;  // of 128 inputs
 constexpr int MOST_FOURS = largest(largest(Projection::FOURS, Output::FOURS), largest(Down::FOURS, Logits::FOURS));
 
-struct Vectors {
+struct Workspace {
     alignas(16) u32 inputs[WARPS][MOST_FOURS][2][INPUT_WORDS];  // higher and lower numbers of the inputs of a warp
     alignas(16) float2 scales[WARPS][MOST_FOURS][4];   // t, and the sum of the inputs, of each group
     alignas(16) float sums[2][SUMS * SUM_STRIDE];
@@ -99,17 +99,18 @@ struct Vectors {
     alignas(16) float found[WARPS][HEAD];
     alignas(16) float most[WARPS], total[WARPS];
     Layer layers[2];  // this one and the next
-    int position, awaiting;  // whether the first warp waits for words
+    int position;
+    int waits_for_words;  // whether the first warp does
     float own[Down::MOST];  // elements of x
     float2 rotation[HEAD];  // cos and ± sin of the position's angles
     int2 outputs[5];  // of each product: the first of this block, and how many
 };
 
 // Buffers, each with two barriers. With more of them, more is copied while blocks exchange words.
-constexpr int FITTING = (SHARED_BYTES - sizeof(Vectors) - 128) / (STAGE + 2 * sizeof(u64));
-constexpr int STAGES = FITTING < MOST_STAGES ? FITTING : MOST_STAGES;
+constexpr int MOST_THAT_FIT = (SHARED_BYTES - sizeof(Workspace) - 128) / (STAGE + 2 * sizeof(u64));
+constexpr int STAGES = MOST_THAT_FIT < MOST_STAGES ? MOST_THAT_FIT : MOST_STAGES;
 
-struct Shared : Vectors {
+struct Shared : Workspace {
     alignas(128) char stages[STAGES][STAGE];
     u64 full[STAGES], empty[STAGES];
 };

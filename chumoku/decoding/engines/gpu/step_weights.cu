@@ -20,8 +20,9 @@ struct Copier : Ring {
     bool last_matrix = false;  // after it nothing else is read
 
     __device__ int limit() const {
-        constexpr int MOST = WORKING < STAGES ? WORKING : STAGES;  // the turns of earlier copies are forgotten
-        return last_matrix ? STAGES : *reinterpret_cast<volatile int *>(&shared().awaiting) ? WAITING : MOST;
+        constexpr int MOST = COPIES_OTHERWISE < STAGES ? COPIES_OTHERWISE : STAGES;  // a barrier knows two turns
+        bool waits = *reinterpret_cast<volatile int *>(&shared().waits_for_words);
+        return last_matrix ? STAGES : waits ? COPIES_WHILE_WAITING : MOST;
     }
 
     // Wait for a free buffer, and until not too many others are being filled.

@@ -32,7 +32,8 @@ LONGEST = 4096  # a longer past would need more parts than there are
 LEAST_SHARED = 200 << 10  # bytes; with less, too few weights are on their way
 MOST_STAGES = 8  # buffers of a block
 # How many of them are being filled: while the block waits for words, and otherwise, by the bits of the weights.
-WAITING, WORKING = 1, {4: 2, 8: 2, 16: 4}
+COPIES_WHILE_WAITING, COPIES_OTHERWISE = 1, {4: 2, 8: 2, 16: 4}
+MOST_HIDDEN = 200  # elements of h that a block computes; the sums of more leave too little room for buffers
 MOST_PARTS = 7  # of a row's inputs
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 # A model with another value of one of these keys runs as several kernels.
@@ -75,7 +76,7 @@ class Pointers(ctypes.Structure):
         ("logits", ctypes.c_int64 * 3),
         ("norm", ctypes.c_int64 * 2),
         *((name, ctypes.c_int64) for name in ("table", "places", "token", "length", "cosines", "sines")),
-        *((name, ctypes.c_int64) for name in ("words", "counter", "finished", "best", "out", "most_likely")),
+        *((name, ctypes.c_int64) for name in ("words", "counter", "finished_warps", "best", "out", "most_likely")),
         ("capacity", ctypes.c_int64),
         *((name, ctypes.c_float) for name in ("factor", "scale", "epsilon")),
     ]
@@ -120,7 +121,7 @@ class WholeStep:
             sines=self._keep(sin),
             words=self._keep(torch.zeros(words, dtype=torch.int64, device=device)),
             counter=self._keep(counters),
-            finished=self._keep(counters[1:]),
+            finished_warps=self._keep(counters[1:]),
             best=self._keep(torch.zeros(1, dtype=torch.int64, device=device)),
             capacity=store.shape[4],
             factor=embedding.factor,
@@ -187,7 +188,9 @@ def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelCo
     return (
         sizes.shared_bytes >= LEAST_SHARED
         and 2 * config.heads <= sizes.blocks
-        and config.width <= 32 * sizes.warps * sizes.blocks
+        # Each block has outputs of each layer: no block may be a layer behind, where words are written again.
+        and 2 * sizes.blocks <= config.width <= 32 * sizes.warps * sizes.blocks
+        and config.hidden <= MOST_HIDDEN * sizes.blocks
         and all(found is not None and found.epsilon == norm.epsilon for found in norms)
         and all(layer.query_norm is None and layer.key_norm is None for layer in layers)
         and len({layer.rotated for layer in layers}) == 1
@@ -241,6 +244,6 @@ def kernel_constants(
         **{"LAYER_NORM": int(layer_norm), "EARLY_NORM": int(layer_norm or float16), "ACTIVATION": ACTIVATIONS[kind]},
         **{"ROTATED": 2 * cos.shape[-1], "HALF_PAIRING": int(pairing == "half"), "BLOCKS": sizes.blocks},
         **{"PARTS": 4 if 4 * config.heads <= sizes.blocks else 2, "ALONE": ALONE, "WARPS": sizes.warps},
-        **{"WAITING": WAITING, "WORKING": WORKING[bits], "MOST_STAGES": MOST_STAGES},
-        **{"STAGE": stage, "SHARED_BYTES": sizes.shared_bytes},
+        **{"COPIES_WHILE_WAITING": COPIES_WHILE_WAITING, "COPIES_OTHERWISE": COPIES_OTHERWISE[bits]},
+        **{"STAGE": stage, "MOST_STAGES": MOST_STAGES, "SHARED_BYTES": sizes.shared_bytes},
     }
