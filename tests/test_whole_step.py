@@ -160,6 +160,9 @@ def test_which_models_run_as_one_kernel(
     embedding, *others = parts_of(model, SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16))
     assert (whole_step.prepare(embedding, *others) is not None) == (not changes)
     assert whole_step.prepare(deepcopy(embedding).float(), *others) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_step, "MOST_HIDDEN", 5)  # the model has 768 elements of h, and the GPU 132 blocks
+        assert whole_step.prepare(embedding, *others) is None
     layers = [
         *others[0][:1],
         *read_layers(build({**LLAMA, "width": 512}, "int8" if precision == "int4" else "int4"))[1:],

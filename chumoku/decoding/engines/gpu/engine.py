@@ -1,7 +1,7 @@
 """An engine that runs CUDA graphs, so that a pass needs no interaction with the host.
 
     step     copy a token of each row to a fixed buffer, replay the graph for that many rows, copy the logits;
-             one row of most decoders instead in one kernel (`whole_step`)
+             one row of Llama- and GPT-2-like decoders instead in one kernel (`whole_step`)
     pack     tokens of any rows side by side, each with its row and position; used by prefill and extend
     graph    embed, the blocks (`blocks`), logits, the most likely token
 

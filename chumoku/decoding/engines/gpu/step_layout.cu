@@ -37,7 +37,7 @@ struct Step {
     u16 *out;                      // logits
     i64 *most_likely;
     i64 capacity;
-    float factor, scale, epsilon;  // of embeddings and of scores, and of norms
+    float factor, scale, epsilon;  // of embeddings, of scores, and of norms
 };
 
 __device__ constexpr int largest(int a, int b) { return a > b ? a : b; }
