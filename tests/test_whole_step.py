@@ -39,7 +39,7 @@ CELLS = {
     "parts": ({**LLAMA, "heads": 4, "kv_heads": 2, "head_width": 64}, "int8", 9),
     "gpt2": ({"position": "learned", "feedforward": "gelu_tanh", "output_bias": True}, "bf16", 5),
     "tied": ({"feedforward": "relu", "tie_output": True, "scale_embedding": True}, "int4", 5),
-    "interleaved": ({"feedforward": "geglu", "attention_scale": 0.2}, "int8", 5),
+    "interleaved": ({"feedforward": "geglu", "attention_scale": 0.2, "layers": 1}, "int8", 5),
     "float16": ({**LLAMA, "feedforward": "relu"}, "float16", 5),
 }
 TOLERANCE = {"bf16": 0.02, "int8": 0.02, "int4": 0.02, "float16": 0.003}  # activations are rounded to 16 bits
