@@ -35,7 +35,7 @@ from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
 from chumoku.nn.joined_attention_kernel import attend_joined_tiles, attend_source_tiles  # noqa: E402
 from chumoku.nn.joined_projection_kernel import join_gradients, project_heads  # noqa: E402
 from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
-from chumoku.nn.norms import rms_norm  # noqa: E402
+from chumoku.nn.norms import layer_norm, rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
 from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
 from chumoku.nn.packing import make_packing  # noqa: E402
@@ -137,7 +137,7 @@ def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
     "op",
     [
         lambda x, weight, gamma, labels: rms_norm_rows(x, gamma, 1e-5),
-        lambda x, weight, gamma, labels: add_norm_rows(x, x, gamma, labels, 6554, 1e-5),
+        lambda x, weight, gamma, labels: add_norm_rows(x, x, gamma, gamma, gamma, labels, 6554, 1e-5, True),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "gelu"),),
         lambda x, weight, gamma, labels: (linear_activation(x, weight, None, "relu"),),
         lambda x, weight, gamma, labels: relu_feedforward(x, weight, None, weight.T, None),
@@ -270,27 +270,37 @@ def test_rms_norm(rows, width):
 def draw_factors(rows, width, seed, dropped):
     """What the kernel multiplies f by: x + f is this factor for x = 0 and f = 1."""
     ones = torch.ones(rows, width, device=DEVICE)
-    return add_norm_rows(0 * ones, ones, ones[0], seed, dropped, 1e-5)[0]
+    return add_norm_rows(0 * ones, ones, None, ones[0], None, seed, dropped, 1e-5, False)[0]
 
 
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("dropped", [0, 20_011])
+@pytest.mark.parametrize("kind", ["rms", "rms and bias", "layer", "layer and bias", "layer without shift, and bias"])
 @pytest.mark.parametrize(("rows", "width"), [(67, 5), (3, 43)])  # more blocks of rows than programs, and fewer
-def test_residual_sum_with_dropout_and_norm(rows, width, dropped):
+def test_residual_sum_with_dropout_and_norm(rows, width, kind, dropped):
     torch.manual_seed(0)
     x, f = (torch.randn(rows, width, device=DEVICE) for _ in range(2))
-    gamma, seed = torch.randn(width, device=DEVICE), torch.tensor([3], device=DEVICE)
+    seed, centered = torch.tensor([3], device=DEVICE), "layer" in kind
+    vectors = {"gamma": torch.randn(width, device=DEVICE)}
+    if "bias" in kind:
+        vectors["bias"] = torch.randn(width, device=DEVICE)
+    if kind in ("layer", "layer and bias"):
+        vectors["beta"] = torch.randn(width, device=DEVICE)
     factors = draw_factors(rows, width, seed, dropped)
     assert (factors == 1).all() if dropped == 0 else len(factors.unique()) == 2
 
-    def formula(x, f, gamma):
-        total = x + factors * f
-        return torch.cat([total, rms_norm(total, gamma, 1e-5)])
+    def formula(x, f, *given):
+        found = dict(zip(vectors, given, strict=True))
+        gamma, beta = found["gamma"], found.get("beta")
+        total = x + factors * (f + found.get("bias", 0))
+        return torch.cat([total, layer_norm(total, gamma, beta, 1e-5) if centered else rms_norm(total, gamma, 1e-5)])
 
-    def ours(x, f, gamma):
-        return torch.cat(add_norm_rows(x, f, gamma, seed, dropped, 1e-5)[:2])
+    def ours(x, f, *given):
+        found = dict(zip(vectors, given, strict=True))
+        vector = (found.get("bias"), found["gamma"], found.get("beta"))
+        return torch.cat(add_norm_rows(x, f, *vector, seed, dropped, 1e-5, centered)[:2])
 
-    assert_equal_with_gradients(ours, formula, x, f, gamma)
+    assert_equal_with_gradients(ours, formula, x, f, *vectors.values())
 
 
 def test_a_residual_sum_drops_the_given_share_without_a_pattern():
@@ -311,11 +321,15 @@ def test_a_residual_sum_drops_the_given_share_without_a_pattern():
 
 
 @pytest.mark.usefixtures("few_programs")
-def test_a_model_is_the_same_with_sums_and_norms_in_one_kernel(monkeypatch):
+@pytest.mark.parametrize("changes", [{"norm": "rms"}, {"norm": "layer"}, {"norm": "layer", "experts": 3}])
+def test_a_model_is_the_same_with_sums_and_norms_in_one_kernel(changes, monkeypatch):
     torch.manual_seed(0)
     sizes = {"width": 12, "heads": 2, "feedforward_width": 29, "encoder_layers": 2, "layers": 3, "context": 31}
-    config = preset("transformer-base", vocabulary=97, placement="pre", norm="rms", **sizes)
+    config = preset("transformer-base", vocabulary=97, placement="pre", **sizes, **changes)
     model = build(config).to(DEVICE).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases are zeros
+            parameter.add_(0.1 * torch.randn_like(parameter))
     source, target = (torch.randint(97, (2, length), device=DEVICE) for length in (7, 11))
     found = []
     for deferred in (False, True):

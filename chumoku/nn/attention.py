@@ -253,16 +253,18 @@ class Attention(nn.Module):
         *,
         context: AttentionContext = UNMASKED,
         cache: LayerCache | RollingLayer | None = None,
+        add_bias: bool = True,
     ) -> Tensor:
         """Attend from `x` to `source`.
 
         source: None for self-attention; for cross-attention a sequence [B, S, D], or the result of `project`.
         cache: this layer's part of a cache; the new keys and values are appended to it.
+        add_bias: False leaves out the bias of the output product.
         """
         fused = self._can_fuse_projections()
         attended = attend_joined(self, x, source, context) if fused and cache is None else None
         if attended is not None:
-            return self._join_heads(attended)
+            return self._join_heads(attended, add_bias)
         if source is None and fused:
             query, key, value = project_joined(self, x, context)
         else:
@@ -277,11 +279,11 @@ class Attention(nn.Module):
         context = context._replace(bias=self._bias(query, context))
         heads = self._attend(query, key, value, context)
         self._record(query, key, value, context)
-        return self._join_heads(heads)
+        return self._join_heads(heads, add_bias)
 
-    def _join_heads(self, heads: Tensor) -> Tensor:
-        heads = tap(self, "heads", heads)
-        return tap(self, "output", self.output(heads.transpose(1, 2).flatten(2)))
+    def _join_heads(self, heads: Tensor, add_bias: bool) -> Tensor:
+        joined = tap(self, "heads", heads).transpose(1, 2).flatten(2)
+        return tap(self, "output", self.output(joined) if add_bias else F.linear(joined, self.output.weight))
 
     def project(self, source: Tensor) -> KeyValue:
         """Return the keys and values of a sequence. Cross-attention computes them once for all steps."""

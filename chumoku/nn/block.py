@@ -90,15 +90,15 @@ class Block(nn.Module):
         For a pending sum, with placement "pre", it returns another one.
         """
         start = x if self.parallel and isinstance(x, Tensor) else None
-        x = self._residual(x, "attention", lambda y: self.attention(y, context=context, cache=cache))
+        x = self._residual(x, "attention", lambda y, **bias: self.attention(y, context=context, cache=cache, **bias))
         x = self._tap_stream("after_attention", x)
         cross = self.cross_attention
         if cross is not None:
             if memory is None:
                 raise ShapeError("This block has cross-attention and needs an encoder output: pass memory.")
-            x = self._residual(x, "cross_attention", lambda y: cross(y, memory, context=memory_context))
+            x = self._residual(x, "cross_attention", lambda y, **bias: cross(y, memory, context=memory_context, **bias))
             x = self._tap_stream("after_cross_attention", x)
-        x = self._residual(x, "feedforward", lambda y: self._feedforward(y, losses), start)
+        x = self._residual(x, "feedforward", lambda y, **bias: self._feedforward(y, losses, **bias), start)
         return self._tap_stream("output", x)
 
     def extra_repr(self) -> str:
@@ -114,13 +114,15 @@ class Block(nn.Module):
         self,
         x: Tensor | PendingSum,
         name: str,
-        sublayer: Callable[[Tensor], Tensor],
+        sublayer: Callable[..., Tensor],
         start: Tensor | None = None,
     ) -> Tensor | PendingSum:
         """Return x after adding what the sublayer computes from `start`, which is x unless sublayers are parallel."""
         if isinstance(x, PendingSum):
             x, y = x.normalize(self._find_norm(f"{name}_norm"))
-            return PendingSum(x, sublayer(y), self.dropout if self.training else 0.0)
+            bias = last_bias(getattr(self, name))
+            f = sublayer(y) if bias is None else sublayer(y, add_bias=False)
+            return PendingSum(x, f, bias, self.dropout if self.training else 0.0)
         start = x if start is None else start
 
         def norm(part: str, y: Tensor) -> Tensor:
@@ -146,7 +148,13 @@ class Block(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
 
-    def _feedforward(self, x: Tensor, losses: RouterLosses | None) -> Tensor:
+    def _feedforward(self, x: Tensor, losses: RouterLosses | None, **bias: bool) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
             return self.feedforward(x, losses)  # type: ignore[no-any-return]
-        return self.feedforward(x)  # type: ignore[no-any-return]
+        return self.feedforward(x, **bias)  # type: ignore[no-any-return]
+
+
+def last_bias(sublayer: nn.Module) -> Tensor | None:
+    """The bias of a sublayer's last product, if its `forward` can leave it out; that of a changed one may not."""
+    last = sublayer.output if type(sublayer) is Attention else sublayer.down if type(sublayer) is FeedForward else None
+    return last.bias if isinstance(last, nn.Linear) else None  # else it has an adapter or quantized weights

@@ -54,14 +54,18 @@ class FeedForward(nn.Module):
         self.gate = nn.Linear(width, hidden, bias=bias) if self.activation.gated else None
         self.down = nn.Linear(hidden, width, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, add_bias: bool = True) -> Tensor:
+        """`add_bias=False` leaves out the bias of the output product."""
         if self._has_kernel(x):
-            return self._run_kernel(x.flatten(0, -2)).view(x.shape)
+            return self._run_kernel(x.flatten(0, -2), add_bias).view(x.shape)
         pre_activation = tap(self, "pre_activation", (self.up if self.gate is None else self.gate)(x))
         hidden = self.activation.function(pre_activation)
         if self.gate is not None:
             hidden = hidden * self.up(x)
-        return tap(self, "output", self.down(tap(self, "hidden", hidden)))
+        return tap(self, "output", self._project(tap(self, "hidden", hidden), add_bias))
+
+    def _project(self, hidden: Tensor, add_bias: bool) -> Tensor:
+        return self.down(hidden) if add_bias else F.linear(hidden, self.down.weight)
 
     def _has_kernel(self, x: Tensor) -> bool:
         """Return True in compiled training on a GPU, without a gate, adapters and quantized weights."""
@@ -69,17 +73,18 @@ class FeedForward(nn.Module):
             return False
         return self.kind in ("relu", "gelu", "gelu_tanh") and isinstance(self.up, nn.Linear)
 
-    def _run_kernel(self, x: Tensor) -> Tensor:
+    def _run_kernel(self, x: Tensor, add_bias: bool) -> Tensor:
         """[N, D] → [N, D]."""
         up, down = self.up, self.down
         if self.kind == "relu" and isinstance(down, nn.Linear):
             from chumoku.nn.relu_kernel import BULK_COPIES, MULTIPLE, relu_feedforward
 
             if BULK_COPIES and up.in_features % MULTIPLE == 0 and up.out_features % MULTIPLE == 0:
-                return relu_feedforward(x, up.weight, up.bias, down.weight, down.bias)[0]  # type: ignore[no-any-return]
+                bias = down.bias if add_bias else None
+                return relu_feedforward(x, up.weight, up.bias, down.weight, bias)[0]  # type: ignore[no-any-return]
         from chumoku.nn.activation_kernel import linear_activation
 
-        return down(linear_activation(x, up.weight, up.bias, self.kind))  # type: ignore[no-any-return]
+        return self._project(linear_activation(x, up.weight, up.bias, self.kind), add_bias)
 
     def extra_repr(self) -> str:
         return f"kind={self.kind}"

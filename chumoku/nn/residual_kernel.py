@@ -1,10 +1,12 @@
-"""Residual sum, dropout and RMSNorm on a GPU, in one Triton kernel, for training.
+"""Residual sum, dropout and norm on a GPU, in one Triton kernel, for training.
 
-    forward     x = x₀ + m ⊙ f,   y = γ x / √(mean(x²) + ε),   and r = 1 / √(mean(x²) + ε) of each row
-    backward    dx₀ = dx + r (γ dy − n mean(γ dy ⊙ n)),   df = m ⊙ dx₀,   dγ = Σ dy ⊙ n over all rows,   n = r x
+    forward     x = x₀ + m ⊙ (f + b),   y = γ n + β,   n = r (x − μ),   r = 1 / √(mean((x − μ)²) + ε) of each row
+    backward    dx₀ = dx + r (g − mean(g) − n mean(g ⊙ n)),   g = γ dy,   df = m ⊙ dx₀,
+                dγ = Σ dy ⊙ n,   dβ = Σ dy,   db = Σ df over all rows
 
-The mask m is 0 with probability p, else 1 / (1 − p). It is not stored: the backward pass draws it again from its seed,
-16 random bits for each number, so p is a multiple of 2⁻¹⁶.
+RMSNorm has no β, μ = 0, and no mean(g). b is the bias of the product f; without it here, db would be another pass over
+df. The mask m is 0 with probability p, else 1 / (1 − p). It is not stored: the backward pass draws it again from its
+seed, 16 random bits for each number, so p is a multiple of 2⁻¹⁶.
 """
 
 # mypy: ignore-errors
@@ -33,57 +35,87 @@ def draw_factors(seed, row, dropped, scale, ROWS: tl.constexpr, PADDED: tl.const
 
 
 @triton.jit
+def load_vector(vector, columns, THERE: tl.constexpr, WIDTH: tl.constexpr):
+    """A vector as a row, or zeros if it is not there."""
+    if THERE:
+        return tl.load(vector + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)[None, :]
+    return tl.zeros([1, columns.shape[0]], tl.float32)
+
+
+@triton.jit
 def add_rows(
-    x, f, gamma, seed, total, y, roots, rows, dropped, scale, epsilon,
-    DROPS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+    x, f, bias, gamma, beta, seed, total, y, means, roots, rows, dropped, scale, epsilon,
+    BIASED: tl.constexpr, CENTERED: tl.constexpr, SHIFTED: tl.constexpr, DROPS: tl.constexpr,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, PADDED)
     inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
     places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
-    added = tl.load(f + places, mask=inside, other=0.0).to(tl.float32)
+    added = tl.load(f + places, mask=inside, other=0.0).to(tl.float32) + load_vector(bias, columns, BIASED, WIDTH)
     if DROPS:
         added *= draw_factors(seed, row, dropped, scale, ROWS, PADDED)
     stored = (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + added).to(total.dtype.element_ty)
     tl.store(total + places, stored, mask=inside)
     values = stored.to(tl.float32)
+    if CENTERED:
+        mean = tl.sum(values, 1) / WIDTH
+        tl.store(means + row, mean, mask=row < rows)
+        values = tl.where(inside, values - mean[:, None], 0.0)
     root = 1 / tl.sqrt(tl.sum(values * values, 1) / WIDTH + epsilon)
-    factor = tl.load(gamma + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
-    result = values * root[:, None] * factor[None, :]
+    factor = load_vector(gamma, columns, True, WIDTH)
+    result = values * root[:, None] * factor + load_vector(beta, columns, SHIFTED, WIDTH)
     tl.store(y + places, result.to(y.dtype.element_ty), mask=inside)
     tl.store(roots + row, root, mask=row < rows)
 
 
 @triton.jit
 def differentiate_rows(
-    total, gamma, seed, roots, total_gradient, y_gradient, x_gradient, f_gradient, gamma_parts, rows, dropped, scale,
-    DROPS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+    total, gamma, seed, means, roots, total_gradient, y_gradient, x_gradient, f_gradient, parts, rows, dropped, scale,
+    BIASED: tl.constexpr, CENTERED: tl.constexpr, SHIFTED: tl.constexpr, DROPS: tl.constexpr,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     columns = tl.arange(0, PADDED)
-    factor = tl.load(gamma + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)
-    part = tl.zeros([ROWS, PADDED], tl.float32)
+    factor = load_vector(gamma, columns, True, WIDTH)
+    gamma_part = tl.zeros([ROWS, PADDED], tl.float32)
+    beta_part, bias_part = gamma_part, gamma_part
     for block in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
         row = block * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
         places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
+        n = tl.load(total + places, mask=inside, other=0.0).to(tl.float32)
+        if CENTERED:
+            n -= tl.load(means + row, mask=row < rows, other=0.0)[:, None]
         root = tl.load(roots + row, mask=row < rows, other=0.0)[:, None]
-        n = tl.load(total + places, mask=inside, other=0.0).to(tl.float32) * root
+        n *= root
         dy = tl.load(y_gradient + places, mask=inside, other=0.0).to(tl.float32)
         dx = tl.load(total_gradient + places, mask=inside, other=0.0).to(tl.float32)
-        change = dy * factor[None, :]
+        change = dy * factor
         mean = tl.sum(change * n, 1) / WIDTH
+        if CENTERED:
+            change -= (tl.sum(change, 1) / WIDTH)[:, None]
         dx += root * (change - n * mean[:, None])
         tl.store(x_gradient + places, dx.to(x_gradient.dtype.element_ty), mask=inside)
         if DROPS:
-            df = dx * draw_factors(seed, row, dropped, scale, ROWS, PADDED)
-            tl.store(f_gradient + places, df.to(f_gradient.dtype.element_ty), mask=inside)
-        part += dy * n
-    tl.store(gamma_parts + tl.program_id(0) * WIDTH + columns, tl.sum(part, 0), mask=columns < WIDTH)
+            dx *= draw_factors(seed, row, dropped, scale, ROWS, PADDED)
+            tl.store(f_gradient + places, dx.to(f_gradient.dtype.element_ty), mask=inside)
+        gamma_part += dy * n
+        if SHIFTED:
+            beta_part += dy
+        if BIASED:
+            bias_part += tl.where(inside, dx, 0.0)
+    parts += tl.program_id(0) * (1 + SHIFTED + BIASED) * WIDTH + columns
+    tl.store(parts, tl.sum(gamma_part, 0), mask=columns < WIDTH)
+    if SHIFTED:
+        tl.store(parts + WIDTH, tl.sum(beta_part, 0), mask=columns < WIDTH)
+    if BIASED:
+        tl.store(parts + (1 + SHIFTED) * WIDTH, tl.sum(bias_part, 0), mask=columns < WIDTH)
 
 
-def _sizes(width: int, dropped: int) -> dict[str, int]:
+def _sizes(width: int, dropped: int, *, centered: bool, shifted: bool, biased: bool) -> dict[str, int]:
     padded = max(8, triton.next_power_of_2(width))
     sizes = {"DROPS": dropped > 0, "WIDTH": width, "PADDED": padded, "ROWS": ROWS}
-    return sizes | {"num_warps": min(16, max(4, padded // 128))}
+    sizes |= {"CENTERED": centered, "SHIFTED": shifted, "BIASED": biased}
+    return sizes | {"num_warps": 4 if padded <= 1024 else min(16, padded // 128)}
 
 
 def _scale(dropped: int) -> float:
@@ -92,19 +124,35 @@ def _scale(dropped: int) -> float:
 
 @torch.library.custom_op("chumoku::add_norm", mutates_args=())
 def add_norm_rows(
-    x: Tensor, f: Tensor, gamma: Tensor, seed: Tensor, dropped: int, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x + dropout(f), its RMSNorm and r: x and f [N, D], r [N]; p = dropped / STEPS."""
+    x: Tensor,
+    f: Tensor,
+    bias: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor | None,
+    seed: Tensor,
+    dropped: int,
+    epsilon: float,
+    centered: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x + dropout(f + b), its norm, μ if it is `centered`, and r: x and f [N, D], μ and r [N]; p = dropped / STEPS."""
     x, f, (rows, width) = x.contiguous(), f.contiguous(), x.shape
-    total, y, roots = torch.empty_like(x), torch.empty_like(x), x.new_empty(rows, dtype=torch.float32)
-    arguments = (x, f, gamma, seed, total, y, roots, rows, dropped, _scale(dropped), epsilon)
-    add_rows[(triton.cdiv(rows, ROWS),)](*arguments, **_sizes(width, dropped))
-    return total, y, roots
+    found = total, y, means, roots = _empty_results(x, centered=centered)
+    kinds = {"centered": centered, "shifted": beta is not None, "biased": bias is not None}
+    vectors = (gamma if bias is None else bias, gamma, gamma if beta is None else beta)
+    arguments = (x, f, *vectors, seed, total, y, means, roots, rows, dropped, _scale(dropped), epsilon)
+    add_rows[(triton.cdiv(rows, ROWS),)](*arguments, **_sizes(width, dropped, **kinds))
+    return found
 
 
 @add_norm_rows.register_fake
-def _(x, f, gamma, seed, dropped, epsilon):
-    return x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(x.shape[0], dtype=torch.float32)
+def _(x, f, bias, gamma, beta, seed, dropped, epsilon, centered):
+    return _empty_results(x, centered=centered)
+
+
+def _empty_results(x: Tensor, *, centered: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = x.shape[0]
+    means, roots = (x.new_empty(count, dtype=torch.float32) for count in (rows if centered else 0, rows))
+    return x.new_empty(x.shape), x.new_empty(x.shape), means, roots
 
 
 @torch.library.custom_op("chumoku::add_norm_backward", mutates_args=())
@@ -112,41 +160,50 @@ def differentiate_add_norm(
     total: Tensor,
     gamma: Tensor,
     seed: Tensor,
+    means: Tensor,
     roots: Tensor,
     total_gradient: Tensor,
     y_gradient: Tensor,
     dropped: int,
+    centered: bool,
+    shifted: bool,
+    biased: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dx; df, which is empty without dropout, where it equals dx; and dγ as parts to be summed [PROGRAMS, D]."""
+    """dx; df, which is empty without dropout, where it equals dx; and parts of dγ, dβ, db [PROGRAMS, 1 to 3, D]."""
     gradients, (rows, width) = (total_gradient.contiguous(), y_gradient.contiguous()), total.shape
-    x_gradient, f_gradient, parts = _empty_gradients(total, dropped)
-    found = (x_gradient, f_gradient, parts, rows, dropped, _scale(dropped))
-    arguments = (total.contiguous(), gamma, seed, roots, *gradients, *found)
-    differentiate_rows[(PROGRAMS,)](*arguments, **_sizes(width, dropped))
-    return x_gradient, f_gradient, parts
+    kinds = {"centered": centered, "shifted": shifted, "biased": biased}
+    found = _empty_gradients(total, dropped, 1 + shifted + biased)
+    arguments = (total.contiguous(), gamma, seed, means, roots, *gradients, *found, rows, dropped, _scale(dropped))
+    differentiate_rows[(PROGRAMS,)](*arguments, **_sizes(width, dropped, **kinds))
+    return found
 
 
 @differentiate_add_norm.register_fake
-def _(total, gamma, seed, roots, total_gradient, y_gradient, dropped):
-    return _empty_gradients(total, dropped)
+def _(total, gamma, seed, means, roots, total_gradient, y_gradient, dropped, centered, shifted, biased):
+    return _empty_gradients(total, dropped, 1 + shifted + biased)
 
 
-def _empty_gradients(total: Tensor, dropped: int) -> tuple[Tensor, Tensor, Tensor]:
-    f_gradient = total.new_empty(total.shape if dropped else (0, total.shape[1]))
-    return total.new_empty(total.shape), f_gradient, total.new_empty((PROGRAMS, total.shape[1]), dtype=torch.float32)
+def _empty_gradients(total: Tensor, dropped: int, vectors: int) -> tuple[Tensor, Tensor, Tensor]:
+    width = total.shape[1]
+    f_gradient = total.new_empty(total.shape if dropped else (0, width))
+    return total.new_empty(total.shape), f_gradient, total.new_empty((PROGRAMS, vectors, width), dtype=torch.float32)
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
-    _, _, gamma, seed, ctx.dropped, _ = inputs
-    total, _, roots = output
-    ctx.save_for_backward(total, gamma, seed, roots)
+    _, _, bias, gamma, beta, seed, ctx.dropped, _, ctx.centered = inputs
+    total, _, means, roots = output
+    ctx.shifted, ctx.biased = beta is not None, bias is not None
+    ctx.save_for_backward(total, gamma, seed, means, roots)
 
 
-def _backward(ctx, total_gradient: Tensor, y_gradient: Tensor, _):
-    found = differentiate_add_norm(*ctx.saved_tensors, total_gradient, y_gradient, ctx.dropped)
+def _backward(ctx, total_gradient: Tensor, y_gradient: Tensor, *_):
+    kinds = (ctx.centered, ctx.shifted, ctx.biased)
+    found = differentiate_add_norm(*ctx.saved_tensors, total_gradient, y_gradient, ctx.dropped, *kinds)
     x_gradient, f_gradient, parts = found
-    gamma_gradient = parts.sum(0).to(ctx.saved_tensors[1].dtype)
-    return x_gradient, f_gradient if ctx.dropped else x_gradient, gamma_gradient, None, None, None
+    sums = parts.sum(0).to(ctx.saved_tensors[1].dtype)
+    beta_gradient, bias_gradient = sums[1] if ctx.shifted else None, sums[-1] if ctx.biased else None
+    f_gradient = f_gradient if ctx.dropped else x_gradient
+    return x_gradient, f_gradient, bias_gradient, sums[0], beta_gradient, None, None, None, None
 
 
 add_norm_rows.register_autograd(_backward, setup_context=_save_for_backward)
