@@ -1,6 +1,6 @@
 // Runs a CUDA kernel on the CPU, slowly: every thread of every block is a coroutine, and one runs until it has to wait.
 //
-// It stands for chumoku/decoding/engines/gpu/instructions.cu, and for CUDA's own names that step.cu uses.
+// It stands for chumoku/nn/instructions.cu, and for CUDA's own names that the kernels use.
 #include <ucontext.h>
 
 #include <cmath>
@@ -122,6 +122,7 @@ static int __float2int_rn(float x) { return int(lrintf(x)); }
 static float __fdividef(float a, float b) { return a / b; }
 #define __expf expf
 #define __logf logf
+static float power_of_two(float x) { return exp2f(x); }
 static float rsqrtf(float x) { return 1 / sqrtf(x); }
 static u32 __byte_perm(u32 a, u32 b, u32 selector) {
     u64 both = u64(b) << 32 | a;

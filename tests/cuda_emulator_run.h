@@ -1,17 +1,19 @@
-// Runs run_step of step.cu, which is included between cuda_emulator.h and this file.
+// Runs the function KERNEL, which has one argument; its source is included between cuda_emulator.h and this file.
+template <class A> A argument_of(void (*)(A));
+using Argument = decltype(argument_of(KERNEL));
 static void __syncthreads() { meet(current->block->all, THREADS + 32); }
-static const Step *argument;
+static const Argument *argument;
 
 static void run_thread() {
-    run_step(*argument);
+    KERNEL(*argument);
     current->done = true;
     yield();
 }
 
-extern "C" void emulate(const Step *step) {
+extern "C" void emulate(const Argument *given) {
     std::vector<Block> blocks(BLOCKS);
     std::vector<Thread> threads(BLOCKS * (THREADS + 32));
-    argument = step;
+    argument = given;
     for (u32 number = 0; number < threads.size(); ++number) {
         Thread &thread = threads[number];
         thread.block_number = number / (THREADS + 32), thread.number = number % (THREADS + 32);

@@ -5,11 +5,8 @@ Its sizes are multiples of what a matrix instruction multiplies, so they are no 
 
 from __future__ import annotations
 
-import ctypes
 import math
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from emulated_kernel import COMPILER, EmulatedKernel
 from torch import Tensor
 
 import chumoku
@@ -30,7 +28,6 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import to_precision
 
-HERE = Path(__file__).parent
 VOCABULARY, CAPACITY = 211, 149
 LONG_PAST = 139  # more keys than the block reads at once
 LLAMA = {"norm": "rms", "feedforward": "swiglu", "bias": False, "pairing": "half", "kv_heads": 1}
@@ -43,25 +40,6 @@ CELLS = {
     "float16": ({**LLAMA, "feedforward": "relu"}, "float16", 5),
 }
 TOLERANCE = {"bf16": 0.02, "int8": 0.02, "int4": 0.02, "float16": 0.003}  # activations are rounded to 16 bits
-
-
-class EmulatedKernel:
-    """Stands for `cuda.Kernel`."""
-
-    folder: Path
-
-    def __init__(self, sources: Sequence[Path], name: str, constants: Mapping[str, int], *, shared_bytes: int) -> None:
-        files = [HERE / "cuda_emulator.h", *sources[1:], HERE / "cuda_emulator_run.h"]
-        source, library = self.folder / "step.cpp", self.folder / "step.so"
-        source.write_text("".join(f'#include "{file}"\n' for file in files))
-        defined = [f"-D{key}={value}" for key, value in constants.items()]
-        subprocess.run(
-            ["c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *defined, "-o", library, source], check=True
-        )
-        self._run = ctypes.CDLL(str(library)).emulate
-
-    def launch(self, blocks: int, threads: int, argument: ctypes.Structure) -> None:
-        self._run(ctypes.byref(argument))
 
 
 def build(changes: Mapping[str, object], precision: str) -> DecoderModel:
@@ -87,7 +65,7 @@ def parts_of(model: DecoderModel, store: Any) -> Any:
     return embedding, read_layers(model), norm, logits, model.config, store, Tables.of(model, CAPACITY)
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="There is no C++ compiler here.")
+@pytest.mark.skipif(COMPILER is None, reason="There is no C++ compiler here.")
 @pytest.mark.parametrize(
     ("cell", "past", "buffers"),
     [*product(CELLS, [0, LONG_PAST], [8]), ("llama", LONG_PAST, 2), ("parts", LONG_PAST, 1)],
@@ -120,7 +98,7 @@ def test_steps_equal_the_model(
             assert difference < TOLERANCE[precision], (position, float(difference))
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="There is no C++ compiler here.")
+@pytest.mark.skipif(COMPILER is None, reason="There is no C++ compiler here.")
 def test_the_most_likely_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the first of the largest logits, and −1 if one is NaN or the largest is not finite."""
     monkeypatch.setattr(EmulatedKernel, "folder", tmp_path, raising=False)

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chumoku.data.batches import IGNORE
+from chumoku.training.loss_rows import replace_rows
 
 ALIGNED = 64  # outputs
 LOWEST = tl.constexpr(-1e38)  # not -∞: the difference of two of those is NaN
@@ -176,8 +177,9 @@ def linear_losses(
     logits = F.linear(x, pad(weight), None if bias is None else pad(bias))
     rows, padded = logits.shape
     losses = logits.new_empty(rows, dtype=torch.float32)
-    sizes = {"IGNORED": IGNORE, "SIZE": 4096, "num_warps": 16}
-    replace_by_gradient[(rows,)](logits, labels, losses, len(weight), padded, smoothing, **sizes)
+    if not replace_rows(logits, labels, losses, len(weight), smoothing):
+        sizes = {"IGNORED": IGNORE, "SIZE": 4096, "num_warps": 16}
+        replace_by_gradient[(rows,)](logits, labels, losses, len(weight), padded, smoothing, **sizes)
     return losses, logits
 
 

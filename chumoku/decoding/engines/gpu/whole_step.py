@@ -16,15 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.decoding.engines.gpu.cuda import Kernel, can_compile
 from chumoku.decoding.engines.gpu.tables import Tables, read_scoring
 from chumoku.decoding.engines.gpu.weights import GATES, Layer, Matrix, Norm, UpDown
 from chumoku.models.config import ModelConfig
+from chumoku.nn.cuda import INSTRUCTIONS, Kernel, can_compile
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.quantized import Int4, Int8
 
-FILES = ("instructions", "step_layout", "step_weights", "step_exchange", "step_products", "step_attention", "step")
-SOURCES = [Path(__file__).with_name(f"{name}.cu") for name in FILES]  # compiled as one
+FILES = ("step_layout", "step_weights", "step_exchange", "step_products", "step_attention", "step")
+SOURCES = [INSTRUCTIONS, *(Path(__file__).with_name(f"{name}.cu") for name in FILES)]  # compiled as one
 TILE, GROUP = 16, 32  # rows of a tile, and weights with one scale
 SCALE_BYTES = {8: 2, 4: 4}  # of a group
 ALONE = 512  # a past of up to this many keys is not divided into parts
@@ -176,7 +176,7 @@ def prepare(
 
 def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelConfig, store: Tensor) -> bool:
     """Whether the kernel can run this model on this GPU."""
-    if store.device.type != "cuda" or torch.version.hip is not None or not can_compile():
+    if store.device.type != "cuda" or not can_compile():
         return False
     if torch.cuda.get_device_capability(store.device)[0] < 9 or store.dtype not in (torch.bfloat16, torch.float16):
         return False

@@ -1,4 +1,4 @@
-// What step.cu needs of the GPU that CUDA C++ has no function for: instructions of Hopper and later.
+// What our kernels need of the GPU that CUDA C++ has no function for: instructions of Hopper and later.
 
 using u16 = unsigned short;
 using u32 = unsigned int;
@@ -57,6 +57,12 @@ __device__ u32 narrow(float lower, float upper) {
 __device__ float half_to_float(u16 bits) {  // scales are always float16
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits));
+    return y;
+}
+
+__device__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

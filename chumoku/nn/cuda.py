@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+INSTRUCTIONS = Path(__file__).with_name("instructions.cu")  # the first source of all kernels
 DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -47,6 +48,8 @@ class Kernel:
 
 @cache
 def can_compile() -> bool:
+    if torch.version.hip is not None:
+        return False
     try:
         load_compiler()
     except OSError:

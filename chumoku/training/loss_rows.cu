@@ -1,0 +1,154 @@
+// Cross-entropy of rows of logits, which are replaced by their gradient. Each row is read from memory once.
+//
+// A block keeps a row in shared memory, in chunks. One warp copies the chunks; the others compute the loss, then the
+// gradient. When all have read a chunk for its gradient, the same chunk of the block's next row is copied.
+
+constexpr int THREADS = 32 * WARPS;  // that compute
+constexpr int VECTORS = PADDED / 8;  // of eight logits, in a row with its padding
+constexpr int EACH = 2, CHUNK = EACH * THREADS, CHUNKS = (VECTORS + CHUNK - 1) / CHUNK;  // vectors of a thread, of all
+constexpr float LOG2_E = 1.4426950408889634f, LOWEST = -1e30f;
+
+struct Rows {
+    u16 *logits;       // [count, PADDED]
+    const i64 *labels;
+    float *losses;
+    i64 count, ignored;
+    float smoothing;
+};
+
+struct Shared {
+    alignas(128) uint4 row[VECTORS];
+    u64 full[CHUNKS], empty[CHUNKS];
+    alignas(16) float most[WARPS], total[WARPS], plain[WARPS];  // of each warp
+};
+
+static_assert(sizeof(Shared) <= SHARED_BYTES);
+
+__device__ Shared &shared() { return *reinterpret_cast<Shared *>(shared_memory()); }
+
+__device__ void copy_rows(const Rows &rows) {
+    u32 turn = 0;
+    u64 policy = read_once();
+    for (i64 row = blockIdx.x; row < rows.count; row += BLOCKS, turn ^= 1)
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            int first = chunk * CHUNK, bytes = 16 * (VECTORS - first < CHUNK ? VECTORS - first : CHUNK);
+            wait(&shared().empty[chunk], turn ^ 1);
+            expect_bytes(&shared().full[chunk], bytes);
+            copy(reinterpret_cast<char *>(shared().row + first), rows.logits + row * PADDED + 8 * i64(first), bytes,
+                 &shared().full[chunk], policy);
+        }
+}
+
+// Eight logits in units of log 2, those of the padding far below all others.
+__device__ void read_logits(int vector, float (&z)[8]) {
+    uint4 words = shared().row[vector];
+    z[0] = widen(words.x), z[1] = widen_upper(words.x), z[2] = widen(words.y), z[3] = widen_upper(words.y);
+    z[4] = widen(words.z), z[5] = widen_upper(words.z), z[6] = widen(words.w), z[7] = widen_upper(words.w);
+    for (int j = 0; j < 8; ++j) z[j] *= LOG2_E;
+    if (8 * vector + 8 > VOCABULARY)
+        for (int j = 0; j < 8; ++j)
+            if (8 * vector + j >= VOCABULARY) z[j] = LOWEST;
+}
+
+// Sums over a row: total = Σ 2^(z − most), and plain = Σ z.
+struct Sums {
+    float most = LOWEST, total = 0.0f, plain = 0.0f;
+
+    __device__ void add(int vector) {
+        float z[8], higher = most;
+        read_logits(vector, z);
+        for (int j = 0; j < 8; ++j) higher = fmaxf(higher, z[j]);
+        total *= power_of_two(most - higher), most = higher;
+        for (int j = 0; j < 8; ++j) total += power_of_two(z[j] - most);
+        if (SMOOTHED)
+            for (int j = 0; j < 8; ++j) plain += 8 * vector + j < VOCABULARY ? z[j] : 0.0f;
+    }
+
+    __device__ void add(float other_most, float other_total, float other_plain) {
+        float higher = fmaxf(most, other_most);
+        total = total * power_of_two(most - higher) + other_total * power_of_two(other_most - higher);
+        most = higher, plain += other_plain;
+    }
+
+    // Add the sums of all other threads. No warp computes those of the next row before all have read these: its copies
+    // wait for them.
+    __device__ void join() {
+        for (int distance = 16; distance; distance /= 2)
+            add(__shfl_xor_sync(~0u, most, distance), __shfl_xor_sync(~0u, total, distance),
+                __shfl_xor_sync(~0u, plain, distance));
+        int warp = threadIdx.x / 32;
+        if (threadIdx.x % 32 == 0)
+            shared().most[warp] = most, shared().total[warp] = total, shared().plain[warp] = plain;
+        synchronize(THREADS);
+        *this = Sums();
+        for (int w = 0; w < WARPS; ++w) add(shared().most[w], shared().total[w], shared().plain[w]);
+    }
+};
+
+__device__ uint4 differentiate(int vector, i64 label, bool known, float log_sum, float smoothing) {
+    float z[8];
+    read_logits(vector, z);
+    for (int j = 0; j < 8; ++j) {
+        z[j] = power_of_two(z[j] - log_sum);
+        if (SMOOTHED) z[j] -= 8 * vector + j < VOCABULARY ? smoothing / VOCABULARY : 0.0f;
+    }
+    if (label / 8 == vector)
+        for (int j = 0; j < 8; ++j)
+            if (label % 8 == j) z[j] -= 1.0f - smoothing;
+    if (!known) return {0, 0, 0, 0};
+    return {narrow(z[0], z[1]), narrow(z[2], z[3]), narrow(z[4], z[5]), narrow(z[6], z[7])};
+}
+
+__device__ void compute_rows(const Rows &rows) {
+    u32 turn = 0;
+    int thread = threadIdx.x;
+    for (i64 row = blockIdx.x; row < rows.count; row += BLOCKS, turn ^= 1) {
+        i64 label = rows.labels[row];
+        bool known = label != rows.ignored;
+        Sums sums;
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            wait(&shared().full[chunk], turn);
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                int vector = chunk * CHUNK + i * THREADS + thread;
+                if (vector < VECTORS) sums.add(vector);
+            }
+        }
+        sums.join();
+        float log_sum = sums.most + log2f(sums.total);
+        if (thread == 0) {
+            float chosen = known ? widen(reinterpret_cast<const u16 *>(shared().row)[label]) : 0.0f;
+            float mean = SMOOTHED ? sums.plain / VOCABULARY : 0.0f;
+            float loss = (log_sum - rows.smoothing * mean) / LOG2_E - (1.0f - rows.smoothing) * chosen;
+            rows.losses[row] = known ? loss : 0.0f;
+        }
+        uint4 *to = reinterpret_cast<uint4 *>(rows.logits + row * PADDED);
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            uint4 found[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                int vector = chunk * CHUNK + i * THREADS + thread;
+                if (vector < VECTORS) found[i] = differentiate(vector, label, known, log_sum, rows.smoothing);
+            }
+            __syncwarp();
+            if (thread % 32 == 0) arrive(&shared().empty[chunk]);
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                int vector = chunk * CHUNK + i * THREADS + thread;
+                if (vector < VECTORS) to[vector] = found[i];
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS_TOGETHER)
+    replace_rows(const __grid_constant__ Rows rows) {
+    if (threadIdx.x == 0) {
+        for (int chunk = 0; chunk < CHUNKS; ++chunk)
+            start_barrier(&shared().full[chunk], 1), start_barrier(&shared().empty[chunk], WARPS);
+        show_barriers();
+    }
+    __syncthreads();
+    if (threadIdx.x < THREADS) compute_rows(rows);
+    else if (threadIdx.x == THREADS) copy_rows(rows);
+}
