@@ -1,4 +1,5 @@
 // Runs a CUDA kernel on the CPU, slowly: every thread of every block is a coroutine, and one runs until it has to wait.
+// Each turn, a random half of them run.
 //
 // It stands for chumoku/nn/instructions.cu, and for CUDA's own names that the kernels use.
 #include <ucontext.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <random>
 #include <vector>
 
 #define __device__
@@ -145,7 +147,11 @@ static u32 narrow(float lower, float upper) { return narrow_one(upper) << 16 | n
 
 static void start_barrier(u64 *barrier, u32 count) { current->block->barriers[barrier] = {count, count}; }
 static void show_barriers() {}
-static void arrive(u64 *at) { Barrier &barrier = current->block->barriers[at]; --barrier.pending, barrier.check(); }
+static void arrive(u64 *at) {
+    Barrier &barrier = current->block->barriers[at];
+    --barrier.pending, barrier.check();
+    yield();
+}
 static void expect_bytes(u64 *at, u32 bytes) { current->block->barriers[at].bytes += bytes, arrive(at); }
 static void wait(u64 *at, u32 parity) {
     for (int spins = 0; current->block->barriers[at].turn == parity; ++spins) {

@@ -27,9 +27,10 @@ extern "C" void emulate(const Argument *given) {
         thread.context.uc_stack = {thread.stack.get(), 0, 1 << 16};
         makecontext(&thread.context, run_thread, 0);
     }
+    std::mt19937 random;
     for (size_t remaining = threads.size(); remaining;)
         for (Thread &thread : threads) {
-            if (thread.done) continue;
+            if (thread.done || random() % 2) continue;
             current = &thread;
             swapcontext(&scheduler, &thread.context);
             remaining -= thread.done;

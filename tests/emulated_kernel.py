@@ -26,5 +26,5 @@ class EmulatedKernel:
         subprocess.run([str(COMPILER), *options, "-o", library, source], check=True)
         self._run = ctypes.CDLL(str(library)).emulate
 
-    def launch(self, blocks: int, threads: int, argument: ctypes.Structure) -> None:
+    def launch(self, blocks: int, threads: int, argument: ctypes.Structure, *, together: bool) -> None:
         self._run(ctypes.byref(argument))

@@ -35,7 +35,7 @@ from chumoku.nn.positions import (
     Rotation,
     SinusoidalPositions,
 )
-from chumoku.nn.residual import PendingSum, can_follow_sums
+from chumoku.nn.residual import PendingSum
 from chumoku.nn.tap import tap
 
 
@@ -206,7 +206,7 @@ class Stack(nn.Module):
         if not (torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(x)) or plain_formulas():
             return x
         ready = all(isinstance(block, Block) and block.can_defer_sums for block in self.blocks)
-        return PendingSum(x) if ready and can_follow_sums(self.norm) else x
+        return PendingSum(x) if ready and self.norm is not None else x
 
     def _check(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> None:
         integers = (torch.int32, torch.int64)

@@ -90,15 +90,19 @@ class Block(nn.Module):
         For a pending sum, with placement "pre", it returns another one.
         """
         start = x if self.parallel and isinstance(x, Tensor) else None
-        x = self._residual(x, "attention", lambda y, **bias: self.attention(y, context=context, cache=cache, **bias))
+        x = self._residual(
+            x, "attention", lambda y, **options: self.attention(y, context=context, cache=cache, **options)
+        )
         x = self._tap_stream("after_attention", x)
         cross = self.cross_attention
         if cross is not None:
             if memory is None:
                 raise ShapeError("This block has cross-attention and needs an encoder output: pass memory.")
-            x = self._residual(x, "cross_attention", lambda y, **bias: cross(y, memory, context=memory_context, **bias))
+            x = self._residual(
+                x, "cross_attention", lambda y, **options: cross(y, memory, context=memory_context, **options)
+            )
             x = self._tap_stream("after_cross_attention", x)
-        x = self._residual(x, "feedforward", lambda y, **bias: self._feedforward(y, losses, **bias), start)
+        x = self._residual(x, "feedforward", lambda y, **options: self._feedforward(y, losses, **options), start)
         return self._tap_stream("output", x)
 
     def extra_repr(self) -> str:
@@ -120,7 +124,8 @@ class Block(nn.Module):
         """Return x after adding what the sublayer computes from `start`, which is x unless sublayers are parallel."""
         if isinstance(x, PendingSum):
             x, y = x.normalize(self._find_norm(f"{name}_norm"))
-            bias = last_bias(getattr(self, name))
+            # The next block may add this bias; FSDP, which changes a block's class, has freed its weights by then.
+            bias = last_bias(getattr(self, name)) if type(self) is Block else None
             f = sublayer(y) if bias is None else sublayer(y, add_bias=False)
             return PendingSum(x, f, bias, self.dropout if self.training else 0.0)
         start = x if start is None else start
@@ -148,13 +153,13 @@ class Block(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
 
-    def _feedforward(self, x: Tensor, losses: RouterLosses | None, **bias: bool) -> Tensor:
+    def _feedforward(self, x: Tensor, losses: RouterLosses | None, **options: bool) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
             return self.feedforward(x, losses)  # type: ignore[no-any-return]
-        return self.feedforward(x, **bias)  # type: ignore[no-any-return]
+        return self.feedforward(x, **options)  # type: ignore[no-any-return]
 
 
 def last_bias(sublayer: nn.Module) -> Tensor | None:
-    """The bias of a sublayer's last product, if its `forward` can leave it out; that of a changed one may not."""
+    """The bias of the last product of an unmodified Attention or FeedForward, else None."""
     last = sublayer.output if type(sublayer) is Attention else sublayer.down if type(sublayer) is FeedForward else None
-    return last.bias if isinstance(last, nn.Linear) else None  # else it has an adapter or quantized weights
+    return last.bias if type(last) is nn.Linear else None

@@ -31,13 +31,16 @@ class Kernel:
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, name.encode())
         self._call("cuFuncSetAttribute", self._function, DYNAMIC_SHARED_BYTES, shared_bytes)
 
-    def launch(self, blocks: int, threads: int, argument: ctypes.Structure) -> None:
-        """Run all blocks at the same time on the current stream, so that they can wait for each other."""
+    def launch(self, blocks: int, threads: int, argument: ctypes.Structure, *, together: bool) -> None:
+        """Run all blocks on the current stream; `together`: at the same time, so that they can wait for each other."""
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         sizes = (blocks, 1, 1, threads, 1, 1, self._shared_bytes)
         self._call("cuCtxSetCurrent", self._context)
-        self._call("cuLaunchCooperativeKernel", self._function, *sizes, stream, pointers)
+        if together:
+            self._call("cuLaunchCooperativeKernel", self._function, *sizes, stream, pointers)
+        else:
+            self._call("cuLaunchKernel", self._function, *sizes, stream, pointers, None)
 
     def _call(self, name: str, *arguments: object) -> None:
         if code := getattr(self._driver, name)(*arguments):

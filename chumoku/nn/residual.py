@@ -8,11 +8,12 @@ pass on a sum that is not computed yet, and the bias of the sublayer's last prod
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from chumoku.nn.dropout import dropout
 from chumoku.nn.norms import LayerNorm, RMSNorm
 
 
@@ -25,20 +26,20 @@ class PendingSum(NamedTuple):
     p: float = 0.0  # the probability that dropout sets a number to 0
 
     def normalize(self, norm: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return the sum and its norm, for which there is a kernel."""
+        """Return the sum and its norm."""
         if self.f is None:
             return self.x, norm(self.x)
+        if type(norm) is LayerNorm or (type(norm) is RMSNorm and not norm.unit_offset):
+            return self._run_kernel(self.f, norm)
+        x = self.x + dropout(self.f if self.bias is None else self.f + self.bias, self.p, training=True)
+        return x, norm(x)
+
+    def _run_kernel(self, f: Tensor, norm: LayerNorm | RMSNorm) -> tuple[Tensor, Tensor]:
         from chumoku.nn.dropout_kernel import STEPS
         from chumoku.nn.residual_kernel import add_norm_rows
 
-        norm = cast("LayerNorm | RMSNorm", norm)
-        f, seed = self.f, torch.randint(2**31, (1,), device=self.f.device)
+        seed = torch.randint(2**31, (1,), device=f.device)
         beta, centered = (norm.beta, True) if isinstance(norm, LayerNorm) else (None, False)
         rows = (self.x.flatten(0, -2), f.flatten(0, -2), self.bias)
         x, y, *_ = add_norm_rows(*rows, norm.gamma, beta, seed, round(self.p * STEPS), norm.epsilon, centered)
         return x.view(f.shape), y.view(f.shape)
-
-
-def can_follow_sums(norm: nn.Module | None) -> bool:
-    """Whether there is a kernel for a sum and this norm."""
-    return isinstance(norm, LayerNorm) or (isinstance(norm, RMSNorm) and not norm.unit_offset)

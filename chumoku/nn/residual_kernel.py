@@ -21,7 +21,7 @@ from torch import Tensor
 from chumoku.nn.dropout_kernel import STEPS
 
 ROWS = 2  # that a program computes together
-PROGRAMS = 132 * 8  # of the backward pass; each computes its part of dγ
+PROGRAMS = 132 * 8  # of the backward pass; each computes its part of dγ, dβ and db
 
 
 @triton.jit
@@ -35,9 +35,9 @@ def draw_factors(seed, row, dropped, scale, ROWS: tl.constexpr, PADDED: tl.const
 
 
 @triton.jit
-def load_vector(vector, columns, THERE: tl.constexpr, WIDTH: tl.constexpr):
-    """A vector as a row, or zeros if it is not there."""
-    if THERE:
+def load_vector(vector, columns, PRESENT: tl.constexpr, WIDTH: tl.constexpr):
+    """A vector as one row, zeros if it is not present."""
+    if PRESENT:
         return tl.load(vector + columns, mask=columns < WIDTH, other=0.0).to(tl.float32)[None, :]
     return tl.zeros([1, columns.shape[0]], tl.float32)
 
@@ -102,7 +102,7 @@ def differentiate_rows(
         if SHIFTED:
             beta_part += dy
         if BIASED:
-            bias_part += tl.where(inside, dx, 0.0)
+            bias_part += dx
     parts += tl.program_id(0) * (1 + SHIFTED + BIASED) * WIDTH + columns
     tl.store(parts, tl.sum(gamma_part, 0), mask=columns < WIDTH)
     if SHIFTED:

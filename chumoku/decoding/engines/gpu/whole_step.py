@@ -54,7 +54,8 @@ class GpuSizes(NamedTuple):
     @classmethod
     def of(cls, device: torch.device) -> GpuSizes:
         found = torch.cuda.get_device_properties(device)
-        return cls(found.multi_processor_count, int(found.shared_memory_per_block_optin))  # type: ignore[attr-defined]
+        # PyTorch 2.6 does not know this size.
+        return cls(found.multi_processor_count, getattr(found, "shared_memory_per_block_optin", 0))
 
     def part(self, bits: int) -> int:
         """How many inputs of a row are multiplied at once."""
@@ -135,7 +136,7 @@ class WholeStep:
         pointers = Pointers.from_buffer_copy(self._pointers)
         pointers.token, pointers.length = tokens.data_ptr(), lengths.data_ptr()
         pointers.out, pointers.most_likely = output.logits.data_ptr(), output.most_likely.data_ptr()
-        self._kernel.launch(self._sizes.blocks, 32 * (self._sizes.warps + 1), pointers)
+        self._kernel.launch(self._sizes.blocks, 32 * (self._sizes.warps + 1), pointers, together=True)
         return output
 
     def _keep(self, tensor: Tensor) -> int:
