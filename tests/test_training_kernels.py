@@ -112,7 +112,7 @@ def test_a_loss_in_8_bits_is_close_to_pytorchs(vocabulary, smoothing, biased):
     for (ours, formula), rounded in zip(zip(*found, strict=True), (False, True, True, True), strict=False):
         assert ours.shape == formula.shape
         difference = (ours.float() - formula.float()).norm() / formula.float().norm()
-        assert (1e-3 < difference < 0.06) if rounded else (difference < 0.004), "only gradients have 8 bits"
+        assert (1e-3 < difference < 0.1) if rounded else (difference < 0.004), "only gradients have 8 bits"
 
 
 def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
@@ -120,17 +120,19 @@ def test_the_gradient_in_8_bits_is_rounded_and_stored_twice():
     bf16 = {"device": DEVICE, "dtype": torch.bfloat16}
     x, weight = torch.randn(144, 48, **bf16), 0.1 * torch.randn(197, 48, **bf16)  # small logits: in bf16
     labels = torch.randint(197, (144,), device=DEVICE)  # their last digit must not matter
-    _, gradient, transposed, own = losses_and_gradients(x, weight, None, labels, 0.0)
+    _, gradient, transposed = losses_and_gradients(x, weight, None, labels, 0.0)
+    assert torch.equal(gradient.view(torch.uint8), transposed.view(torch.uint8).T)
     logits = (x.float() @ weight.float().T).bfloat16().float()
     expected = logits.softmax(-1) - F.one_hot(labels, 197)
-    found = transposed.float().T / GRADIENT_SCALE
+    found = gradient.float() / GRADIENT_SCALE
     assert not found[:, 197:].any()
-    assert ((found[:, :197] - expected).abs() <= 0.14 * expected.abs() + 1e-8).all()  # 2 bits of mantissa: an eighth
-    rows = torch.arange(144, device=DEVICE)
-    torch.testing.assert_close(own, expected[rows, labels], atol=2e-3, rtol=0)
-    without = transposed.view(torch.uint8).T.clone()
-    without[rows, labels] = 0
-    assert torch.equal(gradient.view(torch.uint8), without), "the label is apart"
+    errors = found[:, :197] / expected - 1
+    assert (errors.abs() <= 0.26).all()  # 2 bits of mantissa: a quarter
+    mantissas = 2 * expected.frexp().mantissa.abs()
+    for least in (1.03, 1.1, 1.17, 1.28, 1.35, 1.42, 1.6, 1.85):  # the nearest number would be wrong in the same way
+        chosen = errors[(mantissas > least) & (mantissas < least + 0.05)]
+        assert len(chosen) > 500
+        assert chosen.mean().abs() < 5 * 0.125 / len(chosen) ** 0.5
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@
     gradient   g = ∂L/∂z                     in e5m2 (2 bits of mantissa, 5 of exponent), times 2¹⁵, since |g| ≤ 1
     products   ∂/∂x = f (gᵀ W),  ∂/∂W = g (f x)ᵀ      W and f x in e4m3 (3 bits of mantissa), the largest is 448
 
-f is the factor of a token's loss. The gradient at the label, most of ∂/∂x, is not rounded: g_y W_y is added in 16 bits.
-The GPU multiplies rows with rows, and the two products of g sum over its columns and over its rows, so g is stored a
-second time, transposed.
+f is the factor of a token's loss. g is rounded up or down at random, so that its errors cancel in sums over tokens;
+numbers that are rounded to the nearest have the same error in all tokens. All terms of a sum are rounded, also that of
+the label: an exact one would not cancel the others. The GPU multiplies rows with rows, and the two products of g sum
+over its columns and over its rows, so g is stored a second time, transposed.
 """
 
 # mypy: ignore-errors
@@ -30,9 +31,12 @@ MULTIPLE = 16  # of every size in a product of 8-bit floats
 
 @triton.jit
 def round_to_e5m2(x):
-    """The byte of the nearest number in e5m2, which is the upper half of a float16; of two, the even one."""
+    """x in e5m2, as a byte, which is the upper half of a float16: one of its two neighbors, and x in the mean.
+
+    The last bits of the float32 x choose between the two; they are as good as random.
+    """
     bits = x.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
-    return (bits + 127 + ((bits >> 8) & 1)) >> 8
+    return (bits + (x.to(tl.int32, bitcast=True) & 0xFF)) >> 8
 
 
 @triton.jit
@@ -40,8 +44,7 @@ def differentiate_and_transpose(
     logits, labels, log_sums, gradient, transposed, N, V, padded, smoothing, scale,
     IGNORED: tl.constexpr, FOURS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of logits, times `scale`, stored without that of the label, and transposed with it; zero
-    in the padding.
+    """The gradient of a block of logits, times `scale`, stored as it is and transposed; zero in the padding.
 
     Four rows are one integer, so that not bytes but integers change places; N is a multiple of 4.
     """
@@ -56,11 +59,10 @@ def differentiate_and_transpose(
         at = row[:, None] * padded + column[None, :]
         z = tl.load(logits + at, there, 0.0).to(tl.float32)
         change = tl.exp(z - log_sum[:, None]) - smoothing / V
-        own = column[None, :] == label[:, None]
-        change -= tl.where(own, 1 - smoothing, 0.0)
+        change -= tl.where(column[None, :] == label[:, None], 1 - smoothing, 0.0)
         change = tl.where((label != IGNORED)[:, None] & (column < V)[None, :], change * scale, 0.0)
         byte = round_to_e5m2(change)
-        tl.store(gradient + at, tl.where(own, 0, byte).to(tl.uint8), there)
+        tl.store(gradient + at, byte.to(tl.uint8), there)
         together |= byte << (8 * part)
     tl.store(transposed + column[:, None] * (N // 4) + four[None, :], tl.trans(together), tl.trans(there))
 
@@ -86,9 +88,8 @@ def _(a, b, scale_a, scale_b):
 @torch.library.custom_op("chumoku::linear_losses_fp8", mutates_args=())
 def losses_and_gradients(
     x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Each token's loss; the gradient of its logits [N, P], zero at the label; transposed, with the label; at the label
-    alone, [N]."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each token's loss; the gradient of its logits [N, P]; and transposed."""
     logits = F.linear(x, pad(weight), None if bias is None else pad(bias))
     rows, padded = logits.shape
     losses, log_sums = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
@@ -101,9 +102,7 @@ def losses_and_gradients(
         logits, labels, log_sums, gradient.view(torch.uint8), transposed.view(torch.int32), rows, len(weight), padded,
         smoothing, GRADIENT_SCALE, IGNORED=IGNORE, FOURS=fours, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
-    chosen = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0].float()
-    own = (chosen - log_sums).exp() - smoothing / len(weight) - (1 - smoothing)
-    return losses, gradient, transposed, own.masked_fill(labels == IGNORE, 0.0)
+    return losses, gradient, transposed
 
 
 @losses_and_gradients.register_fake
@@ -111,20 +110,20 @@ def _(x, weight, bias, labels, smoothing):
     rows, padded = x.shape[0], len(weight) + -len(weight) % ALIGNED
     gradient = x.new_empty(rows, padded, dtype=torch.float8_e5m2)
     transposed = x.new_empty(padded, rows, dtype=torch.float8_e5m2)
-    return x.new_empty(rows, dtype=torch.float32), gradient, transposed, x.new_empty(rows, dtype=torch.float32)
+    return x.new_empty(rows, dtype=torch.float32), gradient, transposed
 
 
 def _save(ctx, inputs, output) -> None:
-    x, weight, bias, labels, _ = inputs
+    x, weight, bias, _, _ = inputs
     ctx.biased = bias is not None
-    ctx.save_for_backward(x, weight, labels, *output[1:])
+    ctx.save_for_backward(x, weight, *output[1:])
 
 
 def _backward(ctx, factors: Tensor, *_):
-    x, weight, labels, gradient, transposed, own = ctx.saved_tensors
+    x, weight, gradient, transposed = ctx.saved_tensors
     column, unit = factors[:, None], torch.full((), 1 / GRADIENT_SCALE, device=x.device)
     weight8, weight_scale = to_fp8(pad(weight))
-    x_gradient = multiply_fp8(gradient, weight8.T, unit, weight_scale) + own[:, None] * weight[labels.clamp(min=0)]
+    x_gradient = multiply_fp8(gradient, weight8.T, unit, weight_scale)
     x8, x_scale = to_fp8(x * column)
     weight_gradient = multiply_fp8(transposed, x8.T, unit, x_scale)[: len(weight)]
     bias_gradient = None
