@@ -86,7 +86,7 @@ def test_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server:
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "long " * 101)
     page.keyboard.press("Control+Enter")
-    page.wait_for_selector("[data-t=ch_take]:visible, .complete .error:visible")
+    page.wait_for_selector(".complete .go:visible")  # the answer may be empty: it is sampled
     assert page.text_content(".complete .error") == ""
     assert "characters were sent" in page.text_content(".complete .cut")
 
