@@ -1,4 +1,4 @@
-"""Imports between packages go downward, and there is no pickle or exec."""
+"""Imports between packages go downward, there is no pickle or exec, and all files are part of the package."""
 
 from __future__ import annotations
 
@@ -112,6 +112,16 @@ def test_no_pickle_and_no_remote_code() -> None:
 def test_a_definition_is_written_once(definition: str) -> None:
     """Removing the wrapper of torch.compile; the label without a loss; the suggestion of a similar name."""
     assert sum(len(re.findall(definition, file.read_text(encoding="utf-8"))) for file in FILES) == 1
+
+
+def test_a_wheel_contains_all_files() -> None:
+    """setuptools finds Python files; all others need a pattern."""
+    folder = ROOT / "chumoku"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["chumoku"]
+    packed = {file for pattern in patterns for file in folder.glob(pattern)}
+    others = {file for file in folder.rglob("*.*") if file.is_file() and file.suffix not in (".py", ".pyc")}
+    assert others <= packed, others - packed
 
 
 def test_every_requirement_that_make_installs_is_pinned() -> None:
