@@ -10,7 +10,7 @@ static void run_thread() {
     yield();
 }
 
-extern "C" void emulate(const Argument *given) {
+extern "C" void emulate(const Argument *given, bool together) {
     std::vector<Block> blocks(BLOCKS);
     std::vector<Thread> threads(BLOCKS * (THREADS + 32));
     argument = given;
@@ -28,11 +28,13 @@ extern "C" void emulate(const Argument *given) {
         makecontext(&thread.context, run_thread, 0);
     }
     std::mt19937 random;
+    u32 first_block = 0;  // that is not done, if they run one after the other
     for (size_t remaining = threads.size(); remaining;)
         for (Thread &thread : threads) {
-            if (thread.done || random() % 2) continue;
+            if (thread.done || (!together && thread.block_number != first_block) || random() % 2) continue;
             current = &thread;
             swapcontext(&scheduler, &thread.context);
             remaining -= thread.done;
+            first_block = (threads.size() - remaining) / (THREADS + 32);
         }
 }

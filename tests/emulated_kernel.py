@@ -27,4 +27,4 @@ class EmulatedKernel:
         self._run = ctypes.CDLL(str(library)).emulate
 
     def launch(self, blocks: int, threads: int, argument: ctypes.Structure, *, together: bool) -> None:
-        self._run(ctypes.byref(argument))
+        self._run(ctypes.byref(argument), ctypes.c_bool(together))

@@ -27,6 +27,7 @@ from chumoku.nn.dropout import dropout as drop
 from chumoku.nn.ensemble import in_ensemble
 from chumoku.nn.gpu_kernels import has_kernels
 from chumoku.nn.joined_attention import attend_joined, project_joined
+from chumoku.nn.modules import apply_linear
 from chumoku.nn.norms import RMSNorm
 from chumoku.nn.packing import Packing
 from chumoku.nn.plain import plain_formulas
@@ -283,7 +284,7 @@ class Attention(nn.Module):
 
     def _join_heads(self, heads: Tensor, add_bias: bool) -> Tensor:
         joined = tap(self, "heads", heads).transpose(1, 2).flatten(2)
-        return tap(self, "output", self.output(joined) if add_bias else F.linear(joined, self.output.weight))
+        return tap(self, "output", apply_linear(self.output, joined, add_bias=add_bias))
 
     def project(self, source: Tensor) -> KeyValue:
         """Return the keys and values of a sequence. Cross-attention computes them once for all steps."""

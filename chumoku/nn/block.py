@@ -124,7 +124,8 @@ class Block(nn.Module):
         """Return x after adding what the sublayer computes from `start`, which is x unless sublayers are parallel."""
         if isinstance(x, PendingSum):
             x, y = x.normalize(self._find_norm(f"{name}_norm"))
-            # The next block may add this bias; FSDP, which changes a block's class, has freed its weights by then.
+            # The next block may add this bias. If FSDP has sharded this block, which makes its class a subclass, its
+            # weights are freed before that.
             bias = last_bias(getattr(self, name)) if type(self) is Block else None
             f = sublayer(y) if bias is None else sublayer(y, add_bias=False)
             return PendingSum(x, f, bias, self.dropout if self.training else 0.0)

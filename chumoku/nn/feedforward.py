@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.nn.gpu_kernels import has_kernels
+from chumoku.nn.modules import apply_linear
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import tap
 
@@ -62,10 +63,7 @@ class FeedForward(nn.Module):
         hidden = self.activation.function(pre_activation)
         if self.gate is not None:
             hidden = hidden * self.up(x)
-        return tap(self, "output", self._project(tap(self, "hidden", hidden), add_bias))
-
-    def _project(self, hidden: Tensor, add_bias: bool) -> Tensor:
-        return self.down(hidden) if add_bias else F.linear(hidden, self.down.weight)
+        return tap(self, "output", apply_linear(self.down, tap(self, "hidden", hidden), add_bias=add_bias))
 
     def _has_kernel(self, x: Tensor) -> bool:
         """Return True in compiled training on a GPU, without a gate, adapters and quantized weights."""
@@ -84,7 +82,7 @@ class FeedForward(nn.Module):
                 return relu_feedforward(x, up.weight, up.bias, down.weight, bias)[0]  # type: ignore[no-any-return]
         from chumoku.nn.activation_kernel import linear_activation
 
-        return self._project(linear_activation(x, up.weight, up.bias, self.kind), add_bias)
+        return apply_linear(down, linear_activation(x, up.weight, up.bias, self.kind), add_bias=add_bias)
 
     def extra_repr(self) -> str:
         return f"kind={self.kind}"

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TypeVar
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -17,6 +18,13 @@ def unwrap_compiled(module: M) -> M:
     """The module itself if torch.compile has wrapped it, else `module`."""
     inner: M = getattr(module, "_orig_mod", module)
     return inner
+
+
+def apply_linear(layer: nn.Module, x: Tensor, *, add_bias: bool) -> Tensor:
+    """The output of a linear layer; add_bias=False leaves out the bias of an nn.Linear."""
+    if add_bias:
+        return layer(x)  # type: ignore[no-any-return]
+    return F.linear(x, layer.weight)  # type: ignore[arg-type]
 
 
 def named_parts(model: nn.Module) -> list[tuple[str, nn.Module]]:

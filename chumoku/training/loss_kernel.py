@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from chumoku.data.batches import IGNORE
-from chumoku.training.loss_rows import replace_rows
+from chumoku.training.loss_kernel_cuda import replace_logits
 
 ALIGNED = 64  # outputs
 LOWEST = tl.constexpr(-1e38)  # not -∞: the difference of two of those is NaN
@@ -177,7 +177,7 @@ def linear_losses(
     logits = F.linear(x, pad(weight), None if bias is None else pad(bias))
     rows, padded = logits.shape
     losses = logits.new_empty(rows, dtype=torch.float32)
-    if not replace_rows(logits, labels, losses, len(weight), smoothing):
+    if not replace_logits(logits, labels, losses, len(weight), smoothing):
         sizes = {"IGNORED": IGNORE, "SIZE": 4096, "num_warps": 16}
         replace_by_gradient[(rows,)](logits, labels, losses, len(weight), padded, smoothing, **sizes)
     return losses, logits

@@ -1,4 +1,7 @@
-"""Cross-entropy of rows of logits on a GPU of Hopper or later (loss_rows.cu). Each row is read from memory once."""
+"""Cross-entropy of rows of logits in CUDA, on Hopper or later (loss_kernel_cuda.cu). Each row is read from memory once.
+
+`loss_kernel.py` is the same in Triton, for other GPUs and fewer logits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ RESERVED_BYTES = 1024  # that CUDA reserves for each block
 
 
 class Arguments(ctypes.Structure):
-    """`Arguments` of loss_rows.cu."""
+    """`Arguments` of loss_kernel_cuda.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("logits", "labels", "losses")),
@@ -34,7 +37,7 @@ class RowKernel(NamedTuple):
     blocks: int
 
 
-def replace_rows(logits: Tensor, labels: Tensor, losses: Tensor, vocabulary: int, smoothing: float) -> bool:
+def replace_logits(logits: Tensor, labels: Tensor, losses: Tensor, vocabulary: int, smoothing: float) -> bool:
     """Compute the losses, and replace the logits [N, P] by their gradient; False if there is no kernel for them."""
     if logits.device.type != "cuda" or logits.dtype not in (torch.bfloat16, torch.float16) or vocabulary < MIN_LOGITS:
         return False
@@ -66,5 +69,5 @@ def open_kernel(
         **{"FLOAT16": int(dtype == torch.float16), "WARPS": WARPS, "SHARED_BYTES": shared},
         **{"BLOCKS": blocks, "BLOCKS_PER_SM": blocks_per_sm},
     }
-    sources = [INSTRUCTIONS, Path(__file__).with_name("loss_rows.cu")]
-    return RowKernel(Kernel(sources, "replace_rows", constants, shared_bytes=shared), blocks)
+    sources = [INSTRUCTIONS, Path(__file__).with_suffix(".cu")]
+    return RowKernel(Kernel(sources, "replace_logits", constants, shared_bytes=shared), blocks)

@@ -142,7 +142,7 @@ __device__ void compute_rows(const Arguments &given) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS_PER_SM)
-    replace_rows(const __grid_constant__ Arguments given) {
+    replace_logits(const __grid_constant__ Arguments given) {
     if (threadIdx.x == 0) {
         for (int chunk = 0; chunk < CHUNKS; ++chunk)
             start_barrier(&shared().full[chunk], 1), start_barrier(&shared().empty[chunk], WARPS);

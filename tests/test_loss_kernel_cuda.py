@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from emulated_kernel import COMPILER, EmulatedKernel
 
 from chumoku.data.batches import IGNORE
-from chumoku.training import loss_rows
+from chumoku.training import loss_kernel_cuda
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="There is no C++ compiler here.")
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9
@@ -32,23 +32,23 @@ GPU = {"major": 9, "multi_processor_count": 2}
 GPU |= {"shared_memory_per_block_optin": 90_000, "shared_memory_per_multiprocessor": 100_000}
 
 
-def pretend_a_gpu(monkeypatch: pytest.MonkeyPatch, properties: dict[str, int]) -> None:
+def pretend_a_gpu(monkeypatch: pytest.MonkeyPatch, properties: dict[str, int], *, compiles: bool = True) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**properties))
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    monkeypatch.setattr(loss_rows, "can_compile", lambda: True)
-    monkeypatch.setattr(loss_rows, "open_kernel", loss_rows.open_kernel.__wrapped__)
+    monkeypatch.setattr(loss_kernel_cuda, "can_compile", lambda: compiles)
+    monkeypatch.setattr(loss_kernel_cuda, "open_kernel", loss_kernel_cuda.open_kernel.__wrapped__)
 
 
-def replace_rows(
+def replace_logits(
     logits: torch.Tensor, labels: torch.Tensor, vocabulary: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> torch.Tensor:
     """The losses, on a GPU with 2 multiprocessors."""
     pretend_a_gpu(monkeypatch, GPU)
-    monkeypatch.setattr(loss_rows, "Kernel", EmulatedKernel)
-    monkeypatch.setattr(loss_rows, "WARPS", 4)
-    monkeypatch.setattr(loss_rows, "MIN_LOGITS", 2)
+    monkeypatch.setattr(loss_kernel_cuda, "Kernel", EmulatedKernel)
+    monkeypatch.setattr(loss_kernel_cuda, "WARPS", 4)
+    monkeypatch.setattr(loss_kernel_cuda, "MIN_LOGITS", 2)
     losses = torch.full((len(labels),), torch.nan)
-    assert loss_rows.replace_rows(Logits(logits), labels, losses, vocabulary, smoothing)  # type: ignore[arg-type]
+    assert loss_kernel_cuda.replace_logits(Logits(logits), labels.int(), losses, vocabulary, smoothing)  # type: ignore[arg-type]
     return losses
 
 
@@ -84,7 +84,7 @@ def test_losses_and_gradients(
     labels = torch.randint(vocabulary, (rows,))
     labels[1], labels[2] = vocabulary - 1, IGNORE
     given = logits[:, :vocabulary].clone()
-    losses = replace_rows(logits, labels, vocabulary, smoothing, monkeypatch)
+    losses = replace_logits(logits, labels, vocabulary, smoothing, monkeypatch)
     assert_losses_and_gradients(losses, logits, given, labels, smoothing)
 
 
@@ -94,7 +94,7 @@ def test_a_loss_of_what_is_not_finite(value: float, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(EmulatedKernel, "folder", tmp_path, raising=False)
     logits = torch.randn(2, 128).to(torch.bfloat16)
     logits[1, 71] = value
-    losses = replace_rows(logits, torch.tensor([3, 5]), 113, 0.0, monkeypatch)
+    losses = replace_logits(logits, torch.tensor([3, 5]), 113, 0.0, monkeypatch)
     assert losses[0].isfinite()
     assert not losses[1].isfinite()
     assert not logits[1, :113].isfinite().all()
@@ -108,17 +108,18 @@ def test_a_loss_of_what_is_not_finite(value: float, tmp_path: Path, monkeypatch:
         (GPU, {"padded": 50_048}),  # a row needs too much shared memory
         (GPU | {"major": 8}, {}),
         ({"major": 9, "multi_processor_count": 2}, {}),  # as in PyTorch 2.6
+        (GPU, {"compiles": False}),
     ],
 )
 def test_logits_without_a_kernel_are_left_alone(
     properties: dict[str, int], change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend_a_gpu(monkeypatch, properties)
-    monkeypatch.setattr(loss_rows, "Kernel", SimpleNamespace)
+    pretend_a_gpu(monkeypatch, properties, compiles=change.get("compiles", True))
+    monkeypatch.setattr(loss_kernel_cuda, "Kernel", SimpleNamespace)
     values = {"dtype": torch.bfloat16, "vocabulary": 30_011, "padded": 30_016, **change}
     logits = Logits(torch.ones(3, values["padded"], dtype=values["dtype"]))
     asked = (logits, torch.zeros(3).long(), torch.zeros(3), values["vocabulary"], 0.0)
-    assert not loss_rows.replace_rows(*asked)  # type: ignore[arg-type]
+    assert not loss_kernel_cuda.replace_logits(*asked)  # type: ignore[arg-type]
     assert (logits.tensor == 1).all()
 
 
@@ -133,11 +134,11 @@ def test_the_kernel_on_a_gpu_and_in_a_graph(vocabulary: int, smoothing: float, d
     labels, losses = torch.randint(vocabulary, (rows,), device="cuda"), torch.empty(rows, device="cuda")
     labels[3] = IGNORE
     logits = given.clone()
-    assert loss_rows.replace_rows(logits, labels, losses, vocabulary, smoothing)
+    assert loss_kernel_cuda.replace_logits(logits, labels, losses, vocabulary, smoothing)
     assert_losses_and_gradients(losses, logits, given[:, :vocabulary], labels, smoothing)
     graph, again = torch.cuda.CUDAGraph(), torch.empty_like(losses)
     with torch.cuda.graph(graph):
-        loss_rows.replace_rows(logits, labels, again, vocabulary, smoothing)
+        loss_kernel_cuda.replace_logits(logits, labels, again, vocabulary, smoothing)
     logits.copy_(given)
     graph.replay()
     assert torch.equal(again, losses)
