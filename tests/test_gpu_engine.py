@@ -312,6 +312,23 @@ def test_bf16_is_no_worse_than_the_plain_model(cell: str, monkeypatch: pytest.Mo
     assert (ours - true).norm() <= (1.3 if "experts" in cell else 1.1) * (plain - true).norm()
 
 
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="There are no graphs on a CPU.")
+def test_an_engine_outlives_another_one_and_the_memory_of_products() -> None:
+    """Graphs contain the address of a memory for matrix products, which could be that of the first engine's graphs."""
+    sizes = {"width": 2048, "heads": 16, "kv_heads": 4, "feedforward_width": 8192}
+    model = model_of(torch.bfloat16, **{**CELLS["llama"], **sizes})
+    first, second = (GpuEngine(model, rows=3, capacity=80) for _ in range(2))
+    _, wanted = steps(first), steps(second)
+    before = torch.cuda.memory_reserved()
+    del first
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    others = torch.full((before,), 113, dtype=torch.uint8, device=DEVICE)
+    second.select_rows([])
+    assert torch.equal(steps(second), wanted)
+    assert (others == 113).all()
+
+
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="tests/test_whole_step.py emulates this kernel.")
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("past", [1, 301, 701])

@@ -34,7 +34,6 @@ from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
 from chumoku.nn.joined_attention_kernel import attend_joined_tiles, attend_source_tiles  # noqa: E402
 from chumoku.nn.joined_projection_kernel import join_gradients, project_heads  # noqa: E402
-from chumoku.nn.norm_kernel import rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import layer_norm, rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
 from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
@@ -42,7 +41,7 @@ from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.relu_kernel import multiply_where_positive, relu_feedforward  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
-from chumoku.nn.residual_kernel import add_norm_rows  # noqa: E402
+from chumoku.nn.residual_kernel import add_norm_rows, rms_norm_rows  # noqa: E402
 from chumoku.training.compiler_fallbacks import register_fallbacks  # noqa: E402
 from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 from chumoku.training.loss_kernel_fp8 import (  # noqa: E402
@@ -256,11 +255,13 @@ def test_a_feedforward_with_relu(biased, monkeypatch):
 @pytest.fixture
 def few_programs(monkeypatch):
     """Fewer programs than blocks of rows."""
-    for kernels in (activation_kernel, joined_projection_kernel, residual_kernel):
+    for kernels in (activation_kernel, joined_projection_kernel):
         monkeypatch.setattr(kernels, "PROGRAMS", 4)
+    monkeypatch.setattr(residual_kernel, "_programs", lambda width: 4)
 
 
-@pytest.mark.parametrize(("rows", "width"), [(4231, 7), (2, 43)])  # more rows than programs, and fewer
+@pytest.mark.usefixtures("few_programs")
+@pytest.mark.parametrize(("rows", "width"), [(71, 7), (2, 43), (11, 263)])  # the number of programs is between
 def test_rms_norm(rows, width):
     torch.manual_seed(0)
     x, gamma = torch.randn(rows, width, device=DEVICE), torch.randn(width, device=DEVICE)
@@ -278,7 +279,9 @@ def draw_factors(rows, width, seed, dropped):
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("dropped", [0, 20_011])
 @pytest.mark.parametrize("kind", ["rms", "rms and bias", "layer", "layer and bias", "layer without shift, and bias"])
-@pytest.mark.parametrize(("rows", "width"), [(67, 5), (3, 43)])  # more blocks of rows than programs, and fewer
+@pytest.mark.parametrize(
+    ("rows", "width"), [(67, 5), (3, 43), (11, 263)]
+)  # more blocks of rows than programs, and fewer
 def test_residual_sum_with_dropout_and_norm(rows, width, kind, dropped):
     torch.manual_seed(0)
     x, f = (torch.randn(rows, width, device=DEVICE) for _ in range(2))

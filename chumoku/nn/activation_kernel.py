@@ -20,7 +20,7 @@ from torch import Tensor
 
 KINDS = ("relu", "gelu", "gelu_tanh")
 ROWS, COLUMNS = 16, 256  # that a program computes together
-PROGRAMS = 132 * 4  # each computes its part of db
+PROGRAMS = 132 * 2  # each computes its part of db
 
 
 @triton.jit
@@ -70,7 +70,7 @@ def differentiate_rows(
 ):  # fmt: skip
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     part = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for block in range(tl.program_id(1), tl.cdiv(rows, ROWS), tl.num_programs(1)):
+    for block in tl.range(tl.program_id(1), tl.cdiv(rows, ROWS), tl.num_programs(1), num_stages=3):
         row = block * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
         places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS = 16, 128  # that a program copies together
-PROGRAMS = 132 * 8  # each computes its part of db
+ROWS, COLUMNS = 32, 128  # that a program copies together
+PROGRAMS = 132 * 4  # each computes its part of db
 
 
 @triton.jit

@@ -1,12 +1,12 @@
-"""Residual sum, dropout and norm on a GPU, in one Triton kernel, for training.
+"""Residual sum, dropout and norm on a GPU, in one Triton kernel, for training; and RMSNorm alone.
 
     forward     x = x₀ + m ⊙ (f + b),   y = γ n + β,   n = r (x − μ),   r = 1 / √(mean((x − μ)²) + ε) of each row
     backward    dx₀ = dx + r (g − mean(g) − n mean(g ⊙ n)),   g = γ dy,   df = m ⊙ dx₀,
                 dγ = Σ dy ⊙ n,   dβ = Σ dy,   db = Σ df over all rows
 
-RMSNorm has no β, μ = 0, and no mean(g). b is the bias of the product f; without it here, db would be another pass over
-df. The mask m is 0 with probability p, else 1 / (1 − p). It is not stored: the backward pass draws it again from its
-seed, 16 random bits for each number, so p is a multiple of 2⁻¹⁶.
+RMSNorm has no β, μ = 0, and no mean(g); alone, x = x₀ and dx = 0. b is the bias of the product f; without it here, db
+would be another pass over df. The mask m is 0 with probability p, else 1 / (1 − p). It is not stored: the backward pass
+draws it again from its seed, 16 random bits for each number, so p is a multiple of 2⁻¹⁶.
 """
 
 # mypy: ignore-errors
@@ -20,8 +20,7 @@ from torch import Tensor
 
 from chumoku.nn.dropout_kernel import STEPS
 
-ROWS = 2  # that a program computes together
-PROGRAMS = 132 * 8  # of the backward pass; each computes its part of dγ, dβ and db
+PROGRAMS = {512: 4, 1024: 3, 2048: 2}  # of the backward pass, for each of 132 multiprocessors, by the padded width
 
 
 @triton.jit
@@ -45,18 +44,20 @@ def load_vector(vector, columns, PRESENT: tl.constexpr, WIDTH: tl.constexpr):
 @triton.jit
 def add_rows(
     x, f, bias, gamma, beta, seed, total, y, means, roots, rows, dropped, scale, epsilon,
-    BIASED: tl.constexpr, CENTERED: tl.constexpr, SHIFTED: tl.constexpr, DROPS: tl.constexpr,
+    ADDS: tl.constexpr, BIASED: tl.constexpr, CENTERED: tl.constexpr, SHIFTED: tl.constexpr, DROPS: tl.constexpr,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     row, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, PADDED)
     inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
     places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
-    added = tl.load(f + places, mask=inside, other=0.0).to(tl.float32) + load_vector(bias, columns, BIASED, WIDTH)
-    if DROPS:
-        added *= draw_factors(seed, row, dropped, scale, ROWS, PADDED)
-    stored = (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) + added).to(total.dtype.element_ty)
-    tl.store(total + places, stored, mask=inside)
-    values = stored.to(tl.float32)
+    values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
+    if ADDS:
+        added = tl.load(f + places, mask=inside, other=0.0).to(tl.float32) + load_vector(bias, columns, BIASED, WIDTH)
+        if DROPS:
+            added *= draw_factors(seed, row, dropped, scale, ROWS, PADDED)
+        stored = (values + added).to(total.dtype.element_ty)
+        tl.store(total + places, stored, mask=inside)
+        values = stored.to(tl.float32)
     if CENTERED:
         mean = tl.sum(values, 1) / WIDTH
         tl.store(means + row, mean, mask=row < rows)
@@ -71,14 +72,14 @@ def add_rows(
 @triton.jit
 def differentiate_rows(
     total, gamma, seed, means, roots, total_gradient, y_gradient, x_gradient, f_gradient, parts, rows, dropped, scale,
-    BIASED: tl.constexpr, CENTERED: tl.constexpr, SHIFTED: tl.constexpr, DROPS: tl.constexpr,
+    ADDS: tl.constexpr, BIASED: tl.constexpr, CENTERED: tl.constexpr, SHIFTED: tl.constexpr, DROPS: tl.constexpr,
     WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     columns = tl.arange(0, PADDED)
     factor = load_vector(gamma, columns, True, WIDTH)
-    gamma_part = tl.zeros([ROWS, PADDED], tl.float32)
+    gamma_part = tl.zeros([PADDED], tl.float32)
     beta_part, bias_part = gamma_part, gamma_part
-    for block in range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
+    for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=3):
         row = block * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
         places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
@@ -88,34 +89,47 @@ def differentiate_rows(
         root = tl.load(roots + row, mask=row < rows, other=0.0)[:, None]
         n *= root
         dy = tl.load(y_gradient + places, mask=inside, other=0.0).to(tl.float32)
-        dx = tl.load(total_gradient + places, mask=inside, other=0.0).to(tl.float32)
         change = dy * factor
         mean = tl.sum(change * n, 1) / WIDTH
         if CENTERED:
             change -= (tl.sum(change, 1) / WIDTH)[:, None]
-        dx += root * (change - n * mean[:, None])
+        dx = root * (change - n * mean[:, None])
+        if ADDS:
+            dx += tl.load(total_gradient + places, mask=inside, other=0.0).to(tl.float32)
         tl.store(x_gradient + places, dx.to(x_gradient.dtype.element_ty), mask=inside)
         if DROPS:
             dx *= draw_factors(seed, row, dropped, scale, ROWS, PADDED)
             tl.store(f_gradient + places, dx.to(f_gradient.dtype.element_ty), mask=inside)
-        gamma_part += dy * n
+        gamma_part += tl.sum(dy * n, 0)
         if SHIFTED:
-            beta_part += dy
+            beta_part += tl.sum(dy, 0)
         if BIASED:
-            bias_part += dx
+            bias_part += tl.sum(dx, 0)
     parts += tl.program_id(0) * (1 + SHIFTED + BIASED) * WIDTH + columns
-    tl.store(parts, tl.sum(gamma_part, 0), mask=columns < WIDTH)
+    tl.store(parts, gamma_part, mask=columns < WIDTH)
     if SHIFTED:
-        tl.store(parts + WIDTH, tl.sum(beta_part, 0), mask=columns < WIDTH)
+        tl.store(parts + WIDTH, beta_part, mask=columns < WIDTH)
     if BIASED:
-        tl.store(parts + (1 + SHIFTED) * WIDTH, tl.sum(bias_part, 0), mask=columns < WIDTH)
+        tl.store(parts + (1 + SHIFTED) * WIDTH, bias_part, mask=columns < WIDTH)
 
 
-def _sizes(width: int, dropped: int, *, centered: bool, shifted: bool, biased: bool) -> dict[str, int]:
-    padded = max(8, triton.next_power_of_2(width))
-    sizes = {"DROPS": dropped > 0, "WIDTH": width, "PADDED": padded, "ROWS": ROWS}
-    sizes |= {"CENTERED": centered, "SHIFTED": shifted, "BIASED": biased}
-    return sizes | {"num_warps": 4 if padded <= 1024 else min(16, padded // 128)}
+def _pad(width: int) -> int:
+    return max(8, triton.next_power_of_2(width))
+
+
+def _programs(width: int) -> int:
+    """How many programs the backward pass has; each computes its part of dγ, dβ and db."""
+    padded = _pad(width)
+    return 132 * PROGRAMS.get(padded, 8 if padded < 512 else 1)
+
+
+def _sizes(
+    width: int, dropped: int, *, centered: bool, shifted: bool, biased: bool, adds: bool = True
+) -> dict[str, int]:
+    padded = _pad(width)
+    sizes = {"ADDS": adds, "BIASED": biased, "CENTERED": centered, "SHIFTED": shifted, "DROPS": dropped > 0}
+    sizes |= {"WIDTH": width, "PADDED": padded, "ROWS": min(16, 1024 // padded) if padded < 256 else 2}
+    return sizes | {"num_warps": min(16, max(1, padded // 256))}
 
 
 def _scale(dropped: int) -> float:
@@ -140,7 +154,8 @@ def add_norm_rows(
     kinds = {"centered": centered, "shifted": beta is not None, "biased": bias is not None}
     vectors = (gamma if bias is None else bias, gamma, gamma if beta is None else beta)
     arguments = (x, f, *vectors, seed, total, y, means, roots, rows, dropped, _scale(dropped), epsilon)
-    add_rows[(triton.cdiv(rows, ROWS),)](*arguments, **_sizes(width, dropped, **kinds))
+    sizes = _sizes(width, dropped, **kinds)
+    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **sizes)
     return found
 
 
@@ -169,12 +184,12 @@ def differentiate_add_norm(
     shifted: bool,
     biased: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dx; df, which is empty without dropout, where it equals dx; and parts of dγ, dβ, db [PROGRAMS, 1 to 3, D]."""
+    """dx; df, which is empty without dropout, where it equals dx; and parts of dγ, dβ, db [P, 1 to 3, D]."""
     gradients, (rows, width) = (total_gradient.contiguous(), y_gradient.contiguous()), total.shape
     kinds = {"centered": centered, "shifted": shifted, "biased": biased}
     found = _empty_gradients(total, dropped, 1 + shifted + biased)
     arguments = (total.contiguous(), gamma, seed, means, roots, *gradients, *found, rows, dropped, _scale(dropped))
-    differentiate_rows[(PROGRAMS,)](*arguments, **_sizes(width, dropped, **kinds))
+    differentiate_rows[(_programs(width),)](*arguments, **_sizes(width, dropped, **kinds))
     return found
 
 
@@ -186,7 +201,8 @@ def _(total, gamma, seed, means, roots, total_gradient, y_gradient, dropped, cen
 def _empty_gradients(total: Tensor, dropped: int, vectors: int) -> tuple[Tensor, Tensor, Tensor]:
     width = total.shape[1]
     f_gradient = total.new_empty(total.shape if dropped else (0, width))
-    return total.new_empty(total.shape), f_gradient, total.new_empty((PROGRAMS, vectors, width), dtype=torch.float32)
+    parts = total.new_empty((_programs(width), vectors, width), dtype=torch.float32)
+    return total.new_empty(total.shape), f_gradient, parts
 
 
 def _save_for_backward(ctx, inputs, output) -> None:
@@ -207,3 +223,55 @@ def _backward(ctx, total_gradient: Tensor, y_gradient: Tensor, *_):
 
 
 add_norm_rows.register_autograd(_backward, setup_context=_save_for_backward)
+
+
+ALONE = {"adds": False, "centered": False, "shifted": False, "biased": False}
+
+
+@torch.library.custom_op("chumoku::rms_norm", mutates_args=())
+def rms_norm_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm of x [N, D], and r [N]."""
+    x, (rows, width) = x.contiguous(), x.shape
+    found = y, roots = torch.empty_like(x), x.new_empty(rows, dtype=torch.float32)
+    sizes = _sizes(width, 0, **ALONE)
+    # What is not used may be anything of the right type.
+    arguments = (x, x, gamma, gamma, gamma, roots, y, y, roots, roots, rows, 0, 1.0, epsilon)
+    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **sizes)
+    return found
+
+
+@rms_norm_rows.register_fake
+def _(x, gamma, epsilon):
+    return x.new_empty(x.shape), x.new_empty(x.shape[0], dtype=torch.float32)
+
+
+@torch.library.custom_op("chumoku::rms_norm_backward", mutates_args=())
+def differentiate_norm(x: Tensor, gamma: Tensor, roots: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """dx, and dγ as parts to be summed [P, D]."""
+    x, gradient, (rows, width) = x.contiguous(), gradient.contiguous(), x.shape
+    found = x_gradient, parts = _empty_norm_gradients(x)
+    arguments = (x, gamma, roots, roots, roots, gradient, gradient, x_gradient, x_gradient, parts, rows, 0, 1.0)
+    differentiate_rows[(len(parts),)](*arguments, **_sizes(width, 0, **ALONE))
+    return found
+
+
+@differentiate_norm.register_fake
+def _(x, gamma, roots, gradient):
+    return _empty_norm_gradients(x)
+
+
+def _empty_norm_gradients(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty((_programs(x.shape[1]), x.shape[1]), dtype=torch.float32)
+
+
+def _save_norm(ctx, inputs, output) -> None:
+    x, gamma, _ = inputs
+    ctx.save_for_backward(x, gamma, output[1])
+
+
+def _differentiate_saved_norm(ctx, gradient: Tensor, _):
+    x_gradient, parts = differentiate_norm(*ctx.saved_tensors, gradient)
+    return x_gradient, parts.sum(0).to(ctx.saved_tensors[1].dtype), None
+
+
+rms_norm_rows.register_autograd(_differentiate_saved_norm, setup_context=_save_norm)

@@ -13,7 +13,8 @@ with a row that has an adapter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import TypeVar
 
@@ -68,6 +69,8 @@ class GpuEngine(TorchEngine):
         self._steps: dict[int, Callable[[], StepOutput]] = {}  # by rows
         self._open_kernel: Callable[[], WholeStep] | None = None
         self._packs: dict[int, Callable[[], Tensor]] = {}
+        # All graphs share their memory, because one runs at a time.
+        self._graph_memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._stepping = 0  # number of rows whose lengths a step increments
         with torch.inference_mode():
             self._tokens, self._advance, self._at, self._positions = self._numbers(4, rows)
@@ -232,8 +235,10 @@ class GpuEngine(TorchEngine):
         if self.device.type != "cuda":
             return lambda: compute(workspace)
         compute(workspace)  # compiles
+        if not self._steps and not self._packs:
+            self._graph_memory = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with own_product_memory(), torch.cuda.graph(graph, pool=self._graph_memory):
             answer = compute(workspace)
 
         def replay(workspace: launch_attention.Workspace = workspace) -> T:
@@ -276,6 +281,20 @@ class GpuEngine(TorchEngine):
             self._launcher, tokens, where.positions, table=table, places=places, factor=factor, counted=counted
         )
         return x if self._embedding_norm is None else launch.normalize(self._launcher, x, self._embedding_norm)
+
+
+@contextmanager
+def own_product_memory() -> Iterator[None]:
+    """Graphs that are captured here have memory of their own for matrix products.
+
+    PyTorch keeps one such memory for all graphs of a stream. It would belong to the first of them, perhaps of another
+    engine, and be freed when that one ends, or when PyTorch's compiler captures graphs.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def bucket(rows: int) -> int:
