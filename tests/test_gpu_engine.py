@@ -6,6 +6,7 @@ Without Triton nothing can be compared; then these tests say so and pass on.
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 from collections.abc import Callable
 from functools import partial
@@ -313,19 +314,27 @@ def test_bf16_is_no_worse_than_the_plain_model(cell: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="There are no graphs on a CPU.")
-def test_an_engine_outlives_another_one_and_the_memory_of_products() -> None:
-    """Graphs contain the address of a memory for matrix products, which could be that of the first engine's graphs."""
+@pytest.mark.parametrize("grows", [False, True])
+def test_graphs_outlive_other_graphs_and_their_cublas_workspace(grows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph contains the address of a workspace, which was in the memory pool of the first graph of all engines."""
     sizes = {"width": 2048, "heads": 16, "kv_heads": 4, "feedforward_width": 8192}
     model = model_of(torch.bfloat16, **{**CELLS["llama"], **sizes})
-    first, second = (GpuEngine(model, rows=3, capacity=80) for _ in range(2))
-    _, wanted = steps(first), steps(second)
-    before = torch.cuda.memory_reserved()
-    del first
+    engine, other = (GpuEngine(model, rows=3, capacity=80) for _ in range(2))
+    if grows:  # and frees its first graph
+        monkeypatch.setattr("chumoku.decoding.engines.gpu.engine.AT_ONCE", 0)
+        engine.add_rows(1)
+        engine.prefill(prompts([31]))
+        engine.select_rows([])
+    else:
+        steps(other)
+    wanted, before = steps(engine), torch.cuda.memory_reserved()
+    del other
+    gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     others = torch.full((before,), 113, dtype=torch.uint8, device=DEVICE)
-    second.select_rows([])
-    assert torch.equal(steps(second), wanted)
+    engine.select_rows([])
+    assert torch.equal(steps(engine), wanted)
     assert (others == 113).all()
 
 

@@ -50,7 +50,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
         return total, layer_norm(total, gamma, beta, epsilon) if centered else rms_norm(total, gamma, epsilon)
 
     monkeypatch.setitem(sys.modules, "chumoku.nn.dropout_kernel", SimpleNamespace(STEPS=1 << 16))
-    monkeypatch.setitem(sys.modules, "chumoku.nn.residual_kernel", SimpleNamespace(add_norm_rows=add_norm_rows))
+    monkeypatch.setitem(sys.modules, "chumoku.nn.norm_kernel", SimpleNamespace(add_norm_rows=add_norm_rows))
     return found
 
 

@@ -25,8 +25,8 @@ from chumoku.nn import (  # noqa: E402
     activation_kernel,
     joined_attention,
     joined_projection_kernel,
+    norm_kernel,
     relu_kernel,
-    residual_kernel,
 )
 from chumoku.nn.activation_kernel import KINDS, linear_activation  # noqa: E402
 from chumoku.nn.attention import Attention, AttentionContext  # noqa: E402
@@ -34,6 +34,7 @@ from chumoku.nn.dropout_kernel import STEPS, draw_mask  # noqa: E402
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward  # noqa: E402
 from chumoku.nn.joined_attention_kernel import attend_joined_tiles, attend_source_tiles  # noqa: E402
 from chumoku.nn.joined_projection_kernel import join_gradients, project_heads  # noqa: E402
+from chumoku.nn.norm_kernel import add_norm_rows, rms_norm_rows  # noqa: E402
 from chumoku.nn.norms import layer_norm, rms_norm  # noqa: E402
 from chumoku.nn.packed_kernels import attend_tiles  # noqa: E402
 from chumoku.nn.packed_tiles import cut_tiles  # noqa: E402
@@ -41,7 +42,6 @@ from chumoku.nn.packing import make_packing  # noqa: E402
 from chumoku.nn.positions import Rotation, rotate  # noqa: E402
 from chumoku.nn.relu_kernel import multiply_where_positive, relu_feedforward  # noqa: E402
 from chumoku.nn.residual import PendingSum  # noqa: E402
-from chumoku.nn.residual_kernel import add_norm_rows, rms_norm_rows  # noqa: E402
 from chumoku.training.compiler_fallbacks import register_fallbacks  # noqa: E402
 from chumoku.training.loss_kernel import linear_losses, token_losses  # noqa: E402
 from chumoku.training.loss_kernel_fp8 import (  # noqa: E402
@@ -254,20 +254,81 @@ def test_a_feedforward_with_relu(biased, monkeypatch):
 
 @pytest.fixture
 def few_programs(monkeypatch):
-    """Fewer programs than blocks of rows."""
-    for kernels in (activation_kernel, joined_projection_kernel):
-        monkeypatch.setattr(kernels, "PROGRAMS", 4)
-    monkeypatch.setattr(residual_kernel, "_programs", lambda width: 4)
+    """Fewer programs than blocks of rows, but more than one."""
+    monkeypatch.setattr(activation_kernel, "PROGRAMS", 4)
+    monkeypatch.setattr(joined_projection_kernel, "PROGRAMS", 7)
+    monkeypatch.setattr(norm_kernel, "_programs", lambda width: 4)
 
 
-@pytest.mark.usefixtures("few_programs")
-@pytest.mark.parametrize(("rows", "width"), [(71, 7), (2, 43), (11, 263)])  # the number of programs is between
-def test_rms_norm(rows, width):
+@pytest.mark.parametrize(("rows", "width", "programs"), [(71, 7, 4), (2, 43, None), (11, 263, 4)])  # 5, 1, 6 blocks
+def test_rms_norm(rows, width, programs, monkeypatch):
+    if programs is not None:
+        monkeypatch.setattr(norm_kernel, "_programs", lambda width: programs)
     torch.manual_seed(0)
     x, gamma = torch.randn(rows, width, device=DEVICE), torch.randn(width, device=DEVICE)
     assert_equal_with_gradients(
         lambda x, gamma: rms_norm_rows(x, gamma, 1e-5)[0], lambda x, gamma: rms_norm(x, gamma, 1e-5), x, gamma
     )
+
+
+def test_norms_of_transposed_tensors_and_gradients():
+    torch.manual_seed(0)
+    x, f = (torch.randn(43, 7, device=DEVICE).T for _ in range(2))
+    gamma, seed = torch.randn(43, device=DEVICE), torch.tensor([3], device=DEVICE)
+    assert_equal_with_gradients(
+        lambda x, gamma: rms_norm_rows(x, gamma, 1e-5)[0].T, lambda x, gamma: rms_norm(x, gamma, 1e-5).T, x, gamma
+    )
+    assert_equal_with_gradients(
+        lambda x, f, gamma: torch.stack(add_norm_rows(x, f, None, gamma, None, seed, 0, 1e-5, True)[:2]).mT,
+        lambda x, f, gamma: torch.stack([x + f, layer_norm(x + f, gamma, None, 1e-5)]).mT,
+        *(x, f, gamma),
+    )
+
+
+def test_norms_of_16_bits_compute_in_32():
+    """In float16, because Triton's interpreter does not round to the nearest bf16."""
+    torch.manual_seed(0)
+    x, f = (torch.randn(67, 43, device=DEVICE, dtype=torch.float16) for _ in range(2))
+    gamma, seed = torch.randn(43, device=DEVICE, requires_grad=True), torch.tensor([3], device=DEVICE)
+    total, y, means, roots = add_norm_rows(x, f, None, gamma, None, seed, 0, 1e-5, True)
+    assert torch.equal(total, (x.float() + f.float()).half())
+    normalized = layer_norm(total.double(), torch.ones_like(gamma), None, 1e-5)
+    assert (y == (normalized * gamma).half()).double().mean() > 0.99  # the norm of the sum as it is stored
+    torch.testing.assert_close(means.double(), total.double().mean(1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(roots.double(), total.double().var(1, correction=0).add(1e-5).rsqrt(), atol=0, rtol=1e-5)
+    gradient = torch.randn_like(y)
+    found = torch.autograd.grad(y, gamma, gradient)[0]
+    torch.testing.assert_close(found.double(), (gradient * normalized).sum(0), atol=1e-4, rtol=1e-4)
+
+
+def gradients_of_norms(x, gamma, roots, seed):
+    """The operators of the backward pass, and inputs for them."""
+    yield norm_kernel.differentiate_norm, (x, gamma, roots, x)
+    for dropped in (0, 6554):
+        yield norm_kernel.differentiate_add_norm, (x, gamma, seed, roots, roots, x, x, dropped, True, True, True)
+
+
+def test_the_compiler_knows_the_shapes_of_the_gradients_of_norms():
+    x, gamma, roots = (torch.zeros(*shape, device=DEVICE) for shape in ((7, 5), (5,), (7,)))
+    for operator, inputs in gradients_of_norms(x, gamma, roots, torch.tensor([3], device=DEVICE)):
+        torch.library.opcheck(operator, inputs, test_utils="test_faketensor")
+
+
+def test_gradients_of_norms_where_the_width_is_a_variable():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    both = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.DYNAMIC])
+    x = mode.from_tensor(torch.zeros(7, 5), symbolic_context=both)
+    with mode:
+        for operator, inputs in gradients_of_norms(x, torch.empty(5), torch.empty(7), torch.empty(1)):
+            *_, parts = operator(*inputs)
+            assert parts.shape[-1] == 5
+
+
+@pytest.mark.parametrize("width", [3, 130, 1_030, 4_096, 5_120, 8_192, 16_384, 40_000])
+def test_rows_that_are_loaded_ahead_fit_into_the_shared_memory_of_small_gpus(width):
+    """There is room for two blocks of rows of each of three tensors, in 16 bits; Triton needs up to 300 bytes more."""
+    sizes, ahead = norm_kernel._sizes(width, 0), norm_kernel._stages(width) - 1
+    assert ahead * 3 * 2 * sizes["ROWS"] * sizes["PADDED"] <= 101_376 - 300
 
 
 def draw_factors(rows, width, seed, dropped):
@@ -279,9 +340,7 @@ def draw_factors(rows, width, seed, dropped):
 @pytest.mark.usefixtures("few_programs")
 @pytest.mark.parametrize("dropped", [0, 20_011])
 @pytest.mark.parametrize("kind", ["rms", "rms and bias", "layer", "layer and bias", "layer without shift, and bias"])
-@pytest.mark.parametrize(
-    ("rows", "width"), [(67, 5), (3, 43), (11, 263)]
-)  # more blocks of rows than programs, and fewer
+@pytest.mark.parametrize(("rows", "width"), [(67, 5), (3, 43), (11, 263), (5, 3)])  # 5, 1, 6 and 1 blocks of rows
 def test_residual_sum_with_dropout_and_norm(rows, width, kind, dropped):
     torch.manual_seed(0)
     x, f = (torch.randn(rows, width, device=DEVICE) for _ in range(2))

@@ -81,7 +81,7 @@ class RMSNorm(nn.Module):
         if self.unit_offset:
             return F.rms_norm(upcast(x), self.gamma.shape, self.factor(), self.epsilon).to(x.dtype)
         if torch.compiler.is_compiling() and torch.is_grad_enabled() and has_kernels(x):
-            from chumoku.nn.residual_kernel import rms_norm_rows
+            from chumoku.nn.norm_kernel import rms_norm_rows
 
             rows: Tensor = rms_norm_rows(x.flatten(0, -2), self.gamma, self.epsilon)[0]
             return rows.view(x.shape)

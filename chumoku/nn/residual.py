@@ -36,7 +36,7 @@ class PendingSum(NamedTuple):
 
     def _run_kernel(self, f: Tensor, norm: LayerNorm | RMSNorm) -> tuple[Tensor, Tensor]:
         from chumoku.nn.dropout_kernel import STEPS
-        from chumoku.nn.residual_kernel import add_norm_rows
+        from chumoku.nn.norm_kernel import add_norm_rows
 
         seed = torch.randint(2**31, (1,), device=f.device)
         beta, centered = (norm.beta, True) if isinstance(norm, LayerNorm) else (None, False)

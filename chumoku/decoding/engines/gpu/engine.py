@@ -69,8 +69,8 @@ class GpuEngine(TorchEngine):
         self._steps: dict[int, Callable[[], StepOutput]] = {}  # by rows
         self._open_kernel: Callable[[], WholeStep] | None = None
         self._packs: dict[int, Callable[[], Tensor]] = {}
-        # All graphs share their memory, because one runs at a time.
-        self._graph_memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        # All graphs share a memory pool, because one runs at a time.
+        self._graph_pool: torch.cuda._POOL_HANDLE | None = None
         self._stepping = 0  # number of rows whose lengths a step increments
         with torch.inference_mode():
             self._tokens, self._advance, self._at, self._positions = self._numbers(4, rows)
@@ -235,11 +235,15 @@ class GpuEngine(TorchEngine):
         if self.device.type != "cuda":
             return lambda: compute(workspace)
         compute(workspace)  # compiles
-        if not self._steps and not self._packs:
-            self._graph_memory = torch.cuda.graph_pool_handle()
+        if self._graph_pool is None or not (self._steps or self._packs):  # PyTorch refuses one without graphs
+            self._graph_pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with own_product_memory(), torch.cuda.graph(graph, pool=self._graph_memory):
-            answer = compute(workspace)
+        try:
+            with new_cublas_workspace(), torch.cuda.graph(graph, pool=self._graph_pool):
+                answer = compute(workspace)
+        except BaseException:
+            self._graph_pool = None  # it may still be recording
+            raise
 
         def replay(workspace: launch_attention.Workspace = workspace) -> T:
             graph.replay()  # uses the workspace, which must stay allocated
@@ -284,11 +288,12 @@ class GpuEngine(TorchEngine):
 
 
 @contextmanager
-def own_product_memory() -> Iterator[None]:
-    """Graphs that are captured here have memory of their own for matrix products.
+def new_cublas_workspace() -> Iterator[None]:
+    """A graph that is captured here has a cuBLAS workspace in its own memory pool.
 
-    PyTorch keeps one such memory for all graphs of a stream. It would belong to the first of them, perhaps of another
-    engine, and be freed when that one ends, or when PyTorch's compiler captures graphs.
+    PyTorch keeps one workspace for each stream, and graphs contain its address. It would stay in the pool of the graph
+    that was captured first, perhaps by another engine, and would be freed when that graph is gone and all workspaces
+    are cleared, as here and in `torch.compile`.
     """
     torch._C._cuda_clearCublasWorkspaces()
     try:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chumoku.nn.dropout_kernel import STEPS
 
-PROGRAMS = {512: 4, 1024: 3, 2048: 2}  # of the backward pass, for each of 132 multiprocessors, by the padded width
+PROGRAMS = {512: 4, 1024: 3, 2048: 2}  # per multiprocessor (of 132) in the backward pass, by padded width
 
 
 @triton.jit
@@ -73,13 +73,13 @@ def add_rows(
 def differentiate_rows(
     total, gamma, seed, means, roots, total_gradient, y_gradient, x_gradient, f_gradient, parts, rows, dropped, scale,
     ADDS: tl.constexpr, BIASED: tl.constexpr, CENTERED: tl.constexpr, SHIFTED: tl.constexpr, DROPS: tl.constexpr,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     columns = tl.arange(0, PADDED)
     factor = load_vector(gamma, columns, True, WIDTH)
     gamma_part = tl.zeros([PADDED], tl.float32)
     beta_part, bias_part = gamma_part, gamma_part
-    for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=3):
+    for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = block * ROWS + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (columns < WIDTH)[None, :]
         places = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
@@ -123,13 +123,16 @@ def _programs(width: int) -> int:
     return 132 * PROGRAMS.get(padded, 8 if padded < 512 else 1)
 
 
-def _sizes(
-    width: int, dropped: int, *, centered: bool, shifted: bool, biased: bool, adds: bool = True
-) -> dict[str, int]:
+def _sizes(width: int, dropped: int) -> dict[str, int]:
     padded = _pad(width)
-    sizes = {"ADDS": adds, "BIASED": biased, "CENTERED": centered, "SHIFTED": shifted, "DROPS": dropped > 0}
-    sizes |= {"WIDTH": width, "PADDED": padded, "ROWS": min(16, 1024 // padded) if padded < 256 else 2}
+    rows = min(16, 1024 // padded) if padded < 256 else 2 if padded <= 4096 else 1
+    sizes = {"DROPS": dropped > 0, "WIDTH": width, "PADDED": padded, "ROWS": rows}
     return sizes | {"num_warps": min(16, max(1, padded // 256))}
+
+
+def _stages(width: int) -> int:
+    """How many blocks of rows the backward pass has: the one it computes, and those it loads ahead to shared memory."""
+    return 3 if _pad(width) <= 8192 else 1  # with rows of up to 8,192, 98,464 bytes of the 101,376 that small GPUs have
 
 
 def _scale(dropped: int) -> float:
@@ -151,11 +154,11 @@ def add_norm_rows(
     """x + dropout(f + b), its norm, μ if it is `centered`, and r: x and f [N, D], μ and r [N]; p = dropped / STEPS."""
     x, f, (rows, width) = x.contiguous(), f.contiguous(), x.shape
     found = total, y, means, roots = _empty_results(x, centered=centered)
-    kinds = {"centered": centered, "shifted": beta is not None, "biased": bias is not None}
+    kinds = {"ADDS": True, "CENTERED": centered, "SHIFTED": beta is not None, "BIASED": bias is not None}
     vectors = (gamma if bias is None else bias, gamma, gamma if beta is None else beta)
     arguments = (x, f, *vectors, seed, total, y, means, roots, rows, dropped, _scale(dropped), epsilon)
-    sizes = _sizes(width, dropped, **kinds)
-    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **sizes)
+    sizes = _sizes(width, dropped)
+    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **kinds, **sizes)
     return found
 
 
@@ -186,20 +189,20 @@ def differentiate_add_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx; df, which is empty without dropout, where it equals dx; and parts of dγ, dβ, db [P, 1 to 3, D]."""
     gradients, (rows, width) = (total_gradient.contiguous(), y_gradient.contiguous()), total.shape
-    kinds = {"centered": centered, "shifted": shifted, "biased": biased}
-    found = _empty_gradients(total, dropped, 1 + shifted + biased)
+    kinds = {"ADDS": True, "CENTERED": centered, "SHIFTED": shifted, "BIASED": biased, "STAGES": _stages(width)}
+    found = _empty_gradients(total, gamma, dropped, 1 + shifted + biased)
     arguments = (total.contiguous(), gamma, seed, means, roots, *gradients, *found, rows, dropped, _scale(dropped))
-    differentiate_rows[(_programs(width),)](*arguments, **_sizes(width, dropped, **kinds))
+    differentiate_rows[(len(found[2]),)](*arguments, **kinds, **_sizes(width, dropped))
     return found
 
 
 @differentiate_add_norm.register_fake
 def _(total, gamma, seed, means, roots, total_gradient, y_gradient, dropped, centered, shifted, biased):
-    return _empty_gradients(total, dropped, 1 + shifted + biased)
+    return _empty_gradients(total, gamma, dropped, 1 + shifted + biased)
 
 
-def _empty_gradients(total: Tensor, dropped: int, vectors: int) -> tuple[Tensor, Tensor, Tensor]:
-    width = total.shape[1]
+def _empty_gradients(total: Tensor, gamma: Tensor, dropped: int, vectors: int) -> tuple[Tensor, Tensor, Tensor]:
+    width = len(gamma)  # a number where the compiler takes the width of `total` for a variable
     f_gradient = total.new_empty(total.shape if dropped else (0, width))
     parts = total.new_empty((_programs(width), vectors, width), dtype=torch.float32)
     return total.new_empty(total.shape), f_gradient, parts
@@ -225,7 +228,7 @@ def _backward(ctx, total_gradient: Tensor, y_gradient: Tensor, *_):
 add_norm_rows.register_autograd(_backward, setup_context=_save_for_backward)
 
 
-ALONE = {"adds": False, "centered": False, "shifted": False, "biased": False}
+RMS_NORM_ALONE = {"ADDS": False, "CENTERED": False, "SHIFTED": False, "BIASED": False}
 
 
 @torch.library.custom_op("chumoku::rms_norm", mutates_args=())
@@ -233,10 +236,10 @@ def rms_norm_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Ten
     """RMSNorm of x [N, D], and r [N]."""
     x, (rows, width) = x.contiguous(), x.shape
     found = y, roots = torch.empty_like(x), x.new_empty(rows, dtype=torch.float32)
-    sizes = _sizes(width, 0, **ALONE)
-    # What is not used may be anything of the right type.
+    sizes = _sizes(width, 0)
+    # Pointers of parts that are switched off are never read: f, the bias, β, the seed, the sum and μ.
     arguments = (x, x, gamma, gamma, gamma, roots, y, y, roots, roots, rows, 0, 1.0, epsilon)
-    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **sizes)
+    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **RMS_NORM_ALONE, **sizes)
     return found
 
 
@@ -249,19 +252,20 @@ def _(x, gamma, epsilon):
 def differentiate_norm(x: Tensor, gamma: Tensor, roots: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """dx, and dγ as parts to be summed [P, D]."""
     x, gradient, (rows, width) = x.contiguous(), gradient.contiguous(), x.shape
-    found = x_gradient, parts = _empty_norm_gradients(x)
+    found = x_gradient, parts = _empty_norm_gradients(x, gamma)
     arguments = (x, gamma, roots, roots, roots, gradient, gradient, x_gradient, x_gradient, parts, rows, 0, 1.0)
-    differentiate_rows[(len(parts),)](*arguments, **_sizes(width, 0, **ALONE))
+    kinds = {**RMS_NORM_ALONE, "STAGES": _stages(width)}
+    differentiate_rows[(len(parts),)](*arguments, **kinds, **_sizes(width, 0))
     return found
 
 
 @differentiate_norm.register_fake
 def _(x, gamma, roots, gradient):
-    return _empty_norm_gradients(x)
+    return _empty_norm_gradients(x, gamma)
 
 
-def _empty_norm_gradients(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty((_programs(x.shape[1]), x.shape[1]), dtype=torch.float32)
+def _empty_norm_gradients(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty((_programs(len(gamma)), len(gamma)), dtype=torch.float32)
 
 
 def _save_norm(ctx, inputs, output) -> None:
