@@ -285,17 +285,24 @@ def test_norms_of_transposed_tensors_and_gradients():
     )
 
 
-def test_norms_of_16_bits_compute_in_32():
+@pytest.mark.parametrize("alone", [False, True])
+def test_norms_of_16_bits_compute_in_32(alone):
     """In float16, because Triton's interpreter does not round to the nearest bf16."""
     torch.manual_seed(0)
     x, f = (torch.randn(67, 43, device=DEVICE, dtype=torch.float16) for _ in range(2))
     gamma, seed = torch.randn(43, device=DEVICE, requires_grad=True), torch.tensor([3], device=DEVICE)
-    total, y, means, roots = add_norm_rows(x, f, None, gamma, None, seed, 0, 1e-5, True)
-    assert torch.equal(total, (x.float() + f.float()).half())
-    normalized = layer_norm(total.double(), torch.ones_like(gamma), None, 1e-5)
+    if alone:
+        total, (y, roots) = x, rms_norm_rows(x, gamma, 1e-5)
+        centered = total.double()
+    else:
+        total, y, means, roots = add_norm_rows(x, f, None, gamma, None, seed, 0, 1e-5, True)
+        assert torch.equal(total, (x.float() + f.float()).half())
+        torch.testing.assert_close(means.double(), total.double().mean(1), atol=1e-6, rtol=0)
+        centered = total.double() - total.double().mean(1, keepdim=True)
+    exact = (centered.square().mean(1) + 1e-5).rsqrt()
+    torch.testing.assert_close(roots.double(), exact, atol=0, rtol=1e-5)
+    normalized = centered * exact[:, None]
     assert (y == (normalized * gamma).half()).double().mean() > 0.99  # the norm of the sum as it is stored
-    torch.testing.assert_close(means.double(), total.double().mean(1), atol=1e-6, rtol=0)
-    torch.testing.assert_close(roots.double(), total.double().var(1, correction=0).add(1e-5).rsqrt(), atol=0, rtol=1e-5)
     gradient = torch.randn_like(y)
     found = torch.autograd.grad(y, gamma, gradient)[0]
     torch.testing.assert_close(found.double(), (gradient * normalized).sum(0), atol=1e-4, rtol=1e-4)
@@ -309,7 +316,7 @@ def gradients_of_norms(x, gamma, roots, seed):
 
 
 def test_the_compiler_knows_the_shapes_of_the_gradients_of_norms():
-    x, gamma, roots = (torch.zeros(*shape, device=DEVICE) for shape in ((7, 5), (5,), (7,)))
+    x, gamma, roots = (torch.zeros(*shape, device=DEVICE) for shape in ((7, 13), (13,), (7,)))
     for operator, inputs in gradients_of_norms(x, gamma, roots, torch.tensor([3], device=DEVICE)):
         torch.library.opcheck(operator, inputs, test_utils="test_faketensor")
 
@@ -317,11 +324,11 @@ def test_the_compiler_knows_the_shapes_of_the_gradients_of_norms():
 def test_gradients_of_norms_where_the_width_is_a_variable():
     mode = FakeTensorMode(shape_env=ShapeEnv())
     both = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.DYNAMIC])
-    x = mode.from_tensor(torch.zeros(7, 5), symbolic_context=both)
+    x = mode.from_tensor(torch.zeros(7, 13), symbolic_context=both)
     with mode:
-        for operator, inputs in gradients_of_norms(x, torch.empty(5), torch.empty(7), torch.empty(1)):
+        for operator, inputs in gradients_of_norms(x, torch.empty(13), torch.empty(7), torch.empty(1)):
             *_, parts = operator(*inputs)
-            assert parts.shape[-1] == 5
+            assert parts.shape[-1] == 13
 
 
 @pytest.mark.parametrize("width", [3, 130, 1_030, 4_096, 5_120, 8_192, 16_384, 40_000])
