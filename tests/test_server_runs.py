@@ -75,7 +75,7 @@ def test_replaced_checkpoint_is_old_or_new_but_not_mixed(server: Serving, runs: 
                 else:
                     shutil.copytree(models[name], other)
             rotations[0] += 1
-            time.sleep(0.02)
+            time.sleep(0.02 * 2 ** (rotations[0] % 5))  # the longest pauses are enough to read a checkpoint
 
     thread = threading.Thread(target=rotate)
     thread.start()
