@@ -20,8 +20,6 @@ from torch import Tensor
 
 from chumoku.nn.dropout_kernel import STEPS
 
-PROGRAMS = {512: 4, 1024: 3, 2048: 2}  # per multiprocessor (of 132) in the backward pass, by padded width
-
 
 @triton.jit
 def draw_factors(seed, row, dropped, scale, ROWS: tl.constexpr, PADDED: tl.constexpr):
@@ -118,16 +116,25 @@ def _pad(width: int) -> int:
 
 
 def _programs(width: int) -> int:
-    """How many programs the backward pass has; each computes its part of dγ, dβ and db."""
+    """How many programs the backward pass has: as many as run at once. Each computes its part of dγ, dβ and db."""
+    per_multiprocessor = {512: 4, 1024: 3, 2048: 2}
     padded = _pad(width)
-    return 132 * PROGRAMS.get(padded, 8 if padded < 512 else 1)
+    return 132 * per_multiprocessor.get(padded, 8 if padded < 512 else 1)
+
+
+def _rows(width: int) -> int:
+    """How many rows a program computes together."""
+    padded = _pad(width)
+    if padded < 256:
+        return min(16, 1024 // padded)
+    return 2 if padded <= 4096 else 1
 
 
 def _sizes(width: int, dropped: int) -> dict[str, int]:
     padded = _pad(width)
-    rows = min(16, 1024 // padded) if padded < 256 else 2 if padded <= 4096 else 1
-    sizes = {"DROPS": dropped > 0, "WIDTH": width, "PADDED": padded, "ROWS": rows}
-    return sizes | {"num_warps": min(16, max(1, padded // 256))}
+    # Each warp has columns of its own, so that sums over rows need no exchange between warps.
+    warps = min(16, max(1, padded // 256))
+    return {"DROPS": dropped > 0, "WIDTH": width, "PADDED": padded, "ROWS": _rows(width), "num_warps": warps}
 
 
 def _stages(width: int) -> int:
@@ -157,8 +164,7 @@ def add_norm_rows(
     kinds = {"ADDS": True, "CENTERED": centered, "SHIFTED": beta is not None, "BIASED": bias is not None}
     vectors = (gamma if bias is None else bias, gamma, gamma if beta is None else beta)
     arguments = (x, f, *vectors, seed, total, y, means, roots, rows, dropped, _scale(dropped), epsilon)
-    sizes = _sizes(width, dropped)
-    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **kinds, **sizes)
+    add_rows[(triton.cdiv(rows, _rows(width)),)](*arguments, **kinds, **_sizes(width, dropped))
     return found
 
 
@@ -236,10 +242,9 @@ def rms_norm_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Ten
     """RMSNorm of x [N, D], and r [N]."""
     x, (rows, width) = x.contiguous(), x.shape
     found = y, roots = torch.empty_like(x), x.new_empty(rows, dtype=torch.float32)
-    sizes = _sizes(width, 0)
     # Pointers of parts that are switched off are never read: f, the bias, β, the seed, the sum and μ.
     arguments = (x, x, gamma, gamma, gamma, roots, y, y, roots, roots, rows, 0, 1.0, epsilon)
-    add_rows[(triton.cdiv(rows, sizes["ROWS"]),)](*arguments, **RMS_NORM_ALONE, **sizes)
+    add_rows[(triton.cdiv(rows, _rows(width)),)](*arguments, **RMS_NORM_ALONE, **_sizes(width, 0))
     return found
 
 

@@ -12,7 +12,7 @@ from torch._library.custom_ops import CustomOpDef
 
 MODULES = (
     *("nn.activation_kernel", "nn.dropout_kernel", "nn.joined_attention_kernel", "nn.joined_projection_kernel"),
-    *("nn.packed_kernels", "nn.packed_tiles", "nn.relu_kernel", "nn.norm_kernel"),
+    *("nn.norm_kernel", "nn.packed_kernels", "nn.packed_tiles", "nn.relu_kernel"),
     *("nn.rotary_kernel", "training.loss_kernel", "training.loss_kernel_fp8", "training.precision"),
 )
 

@@ -235,7 +235,8 @@ class GpuEngine(TorchEngine):
         if self.device.type != "cuda":
             return lambda: compute(workspace)
         compute(workspace)  # compiles
-        if self._graph_pool is None or not (self._steps or self._packs):  # PyTorch refuses one without graphs
+        # PyTorch refuses a pool whose graphs are all gone.
+        if self._graph_pool is None or not (self._steps or self._packs):
             self._graph_pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         try:
