@@ -10,6 +10,7 @@ import gc
 import importlib.util
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -336,6 +337,33 @@ def test_graphs_outlive_other_graphs_and_their_cublas_workspace(grows: bool, mon
     engine.select_rows([])
     assert torch.equal(steps(engine), wanted)
     assert (others == 113).all()
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="There are no graphs on a CPU.")
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("failure", ["interrupted", "forbidden"])
+def test_a_failed_capture_leaves_the_engine_usable(failure: str, later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(torch.bfloat16, **CELLS["llama"])
+    engine, other = (GpuEngine(model, rows=3, capacity=80) for _ in range(2))
+    run = engine._run_blocks
+
+    def fail(*arguments: Any, **choices: Any) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            if failure == "interrupted":
+                raise KeyboardInterrupt
+            torch.cuda.synchronize()  # ends the capture with an error
+        return run(*arguments, **choices)
+
+    if later:  # there is a graph already
+        engine.add_rows(3)
+        engine.prefill(prompts())
+        engine.select_rows([])
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_run_blocks", fail)
+        with pytest.raises((KeyboardInterrupt, RuntimeError)):
+            steps(engine)
+    engine.select_rows([])
+    assert torch.equal(steps(engine), steps(other))
 
 
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="tests/test_whole_step.py emulates this kernel.")

@@ -22,20 +22,18 @@ constexpr float TINY = 1e-30f;   // a group whose largest input is not above thi
 constexpr int INPUT_BYTES = 2;   // of a quantized input: its halves
 #endif
 
-// From how many rows on quantized weights are unpacked first (many_rows.h, tiles_int8.h). With fewer rows that takes more time
-// than it saves. Without registers of 64 bytes every row takes longer, so fewer rows suffice.
+// From how many rows on quantized weights are unpacked first (many_rows.h). With fewer rows that takes more time than it
+// saves. Without registers of 64 bytes every row takes longer, so fewer rows suffice.
 constexpr int MANY = LANES == 16 ? 16 : 6;
-// Whether many_rows.h computes the product with so many rows.
-inline bool unpacks(int rows) { return HAS_PAIRS && rows >= MANY && !tiles_available(); }
+inline bool unpacks(int rows) { return HAS_PAIRS && rows >= MANY; }
 
 // The inputs of a product in the format of its weights: floats, or x ≈ step · (256 high + low) for each group
-// (the formula is in nn/quantized.py). The high halves of TILE_TOKENS rows come before their low halves, as tiles need
-// them.
+// (the formula is in nn/quantized.py).
 struct Inputs {
     int stride = 0, groups = 0;
     bool paired = PAIRED;
     Lines<float> floats, step, shift;
-    Lines<int8_t> halves;  // or, if `paired`, pairs of 16-bit numbers (pairs_x86.h, pairs_wasm.h)
+    Lines<int8_t> halves;  // of a row, first all high, then all low; or, if `paired`, pairs of 16-bit numbers (pairs_x86.h)
     std::vector<int32_t> sums;  // of the integers of half a group
     TileInputs tiles;            // for weights in bf16
 
@@ -44,7 +42,7 @@ struct Inputs {
         groups = stride / GROUP;
         paired = PAIRED || unpacks(count);
         tiles.reserve(count, groups);
-        size_t rows = (count + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;  // whole tiles are read
+        size_t rows = (count + ROWS - 1) / ROWS * ROWS;  // so many rows are read together
         floats.resize(rows * stride);
         halves.resize(INPUT_BYTES * floats.size());
         step.resize(rows * groups);
@@ -52,10 +50,8 @@ struct Inputs {
         sums.resize(2 * step.size());
     }
     float* row(int r) { return floats.data() + size_t(r) * stride; }
-    const int8_t* high(int r) const {
-        return halves.data() + size_t(r / TILE_TOKENS * 2 * TILE_TOKENS + r % TILE_TOKENS) * stride;
-    }
-    const int8_t* low(int r) const { return high(r) + TILE_TOKENS * stride; }
+    const int8_t* high(int r) const { return halves.data() + size_t(r) * 2 * stride; }
+    const int8_t* low(int r) const { return high(r) + stride; }
     const int16_t* pairs(int r) const { return reinterpret_cast<const int16_t*>(halves.data()) + size_t(r) * stride; }
 
     void form(int r, const Product& product) {

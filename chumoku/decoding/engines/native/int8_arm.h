@@ -71,7 +71,7 @@ inline void multiply_int8_4(const uint8_t* w, int groups, const int8_t* h, const
 inline void multiply_int8_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
     Floats sums[4];
     const float* step = in.step.data() + size_t(first) * in.groups;
-    multiply_int8_4(Group<INT8>::of(p, block), groups_of(p), in.high(first), in.low(first), in.stride, step, in.groups, sums);
+    multiply_int8_4(Group<INT8>::of(p, block), groups_of(p), in.high(first), in.low(first), 2 * in.stride, step, in.groups, sums);
     for (int r = 0; r < 4; r++) out.write(p, block, first + r, sums[r]);
 }
 

@@ -5,7 +5,8 @@
 //     sums      of some rows and all groups so far, in the second cache
 //
 // Sums of integers are exact, and groups are added in the same order, so results of finite inputs equal those of products.h
-// to the last bit. Processors with tiles use tiles_int8.h instead.
+// to the last bit. Processors with AMX tiles use this, too: every group has a scale, so sums would leave the tiles after each
+// group, which costs what the tiles save.
 #pragma once
 
 #include <algorithm>

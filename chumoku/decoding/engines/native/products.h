@@ -18,7 +18,6 @@
 #include "structs.h"
 #include "thread_pool.h"
 #include "tiles_bf16.h"
-#include "tiles_int8.h"
 #include "vectors.h"
 
 namespace {
@@ -120,6 +119,7 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
     const uint8_t* w[B];
     for (int b = 0; b < B; b++) w[b] = G::of(p, block + b);
     const int8_t *h = in.high(first), *l = in.low(first);
+    const size_t stride = 2 * size_t(in.stride);
     // What is prefetched near the end of a block is of the one B blocks further on; not where products wait for arithmetic.
     const size_t others = (B - 1) * G::block_size(p);
     const int last = groups_of(p) - (AHEAD + G::SIZE - 1) / G::SIZE;
@@ -143,10 +143,10 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                     if constexpr (PAIRED && R == 1 && G::NIBBLES) all[0] = dot_nibbles(group.codes, in.pairs(first) + from);
                     else if constexpr (PAIRED) dot_pairs<WORDS>(q + part * WORDS, in.pairs(first) + from, in.stride, all);
                     else if constexpr (IN_TURNS)
-                        dot_in_turns<WORDS>(q + part * WORDS, h + from, l + from, in.stride, all);
+                        dot_in_turns<WORDS>(q + part * WORDS, h + from, l + from, stride, all);
 #pragma GCC unroll 8
                     for (int r = 0; r < R; r++) {
-                        size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + from;
+                        size_t place = size_t(first + r) * in.groups + g, at = r * stride + from;
                         Ints dots = PAIRED || IN_TURNS ? all[r] : dot<WORDS>(q + part * WORDS, h + at, l + at);
                         found.of[b][r] = G::add(found.of[b][r], dots, scale, shift, in, place, part);
                     }
@@ -207,24 +207,13 @@ int blocks_of_item(const Product& p, int count, int threads, bool bf16_tiles) {
 
 void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, const Output& out) {
     bool grouped = p.kind >= INT8, bf16_tiles = p.kind == BF16 && tiles_available();
-    bool tiles = grouped && FORMATS[p.kind].parts == 1 && count >= MANY && tiles_available();
     int blocks = (p.outputs + LANES - 1) / LANES, each = blocks_of_item(p, count, pool.size, bf16_tiles);
     if (bf16_tiles) bf16_tiles_begin(in.tiles.rows);
-    if (tiles) int8_tiles_begin();
     pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         if (bf16_tiles) return multiply_bf16_tiles(p, item * each, end, in, count, out);
         if (grouped && unpacks(count))
             return with_kind(p.kind, [&]<int KIND> { multiply_many<KIND>(p, item * each, end, in, count, out); });
-        if (tiles) {
-            for (int b = item * each; b < end; b += 2) {
-                int some = std::min(2, end - b);
-                with_kind(p.kind, [&]<int KIND> {
-                    if constexpr (FORMATS[KIND].parts == 1) multiply_tiles<KIND>(p, b, some, in, count, out);
-                });
-            }
-            return;
-        }
         for (int r = 0; r < count; r += ROWS) {
             int some = std::min(ROWS, count - r);  // sums that fit in registers
             int b = item * each;

@@ -361,7 +361,6 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     thread_local Lines<float> projected, gates, added;
     thread_local SharedScores shared_scores;
     thread_local std::vector<AttentionSpace> spaces;  // of all threads
-    thread_local std::vector<TileSpace> tile_spaces;
     thread_local std::vector<Inputs> own;
     thread_local Lines<float> embedded;
     thread_local std::vector<Largest> largest_logits;
@@ -387,8 +386,6 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
     for (size_t i = 1; i < tiles.size(); i++) most_tokens = std::max(most_tokens, tiles[i] - tiles[i - 1]);
     shared_scores.reserve(*stack, *batch, int(tiles.size()) - 1, pool.size, keys);
     spaces.resize(pool.size);
-    tile_spaces.resize(pool.size);
-    for (TileSpace& space : tile_spaces) space.reserve(std::max(in.groups, hidden.groups));
     for (AttentionSpace& space : spaces) space.reserve(most_tokens * stack->heads / stack->kv_heads, keys);
     bool alone = batch->count == 1 && !stack->parallel && adds_only(stack->layer[0]);
     own.resize(alone ? pool.size : 0);
@@ -398,12 +395,10 @@ int step(void* threads, const Stack* stack, const Batch* given) try {
                         gates,  added,  tiles, shared_scores, largest_logits, spaces.data(), &in};
     Inputs* normed = alone ? own.data() : nullptr;
     std::atomic<int> started{0};
-    TileSpace* first_tile_space = tile_spaces.data();
     pool.run([&] {
         Worker mine = worker;
         int number = started++;
         mine.space += number;
-        use(first_tile_space[number]);
         if (alone) mine.normed = normed + number;
         mine.step();
     });
@@ -455,13 +450,8 @@ int rank_candidates(void* threads, const Ranking* ranking, float* totals, int32_
 int product(void* threads, const Product* p, int count, const float* x, float* y) try {
     ThreadPool& pool = *static_cast<ThreadPool*>(threads);
     thread_local Inputs in;
-    thread_local std::vector<TileSpace> tile_spaces;
     in.reserve(count, p->inputs);
-    tile_spaces.resize(pool.size);
-    for (TileSpace& space : tile_spaces) space.reserve(in.groups);
-    std::atomic<int> started{0};
-    pool.run([&, &in = in, spaces = tile_spaces.data()] {
-        use(spaces[started++]);
+    pool.run([&, &in = in] {
         pool.each(count, [&](int r) {
             std::memcpy(in.row(r), x + size_t(r) * p->inputs, p->inputs * sizeof(float));
             in.form(r, *p);

@@ -15,7 +15,7 @@
 
 #include "vectors.h"
 
-#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 #define HAS_TILES 1
 #else
 #define HAS_TILES 0

@@ -38,11 +38,11 @@ V3 = V2 | {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe", "xsave"
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 VNNI = V4 | {"avx512_vnni"}
 GFNI = VNNI | {"gfni"}
-AMX = GFNI | {"amx_tile", "amx_int8", "amx_bf16", "avx512_bf16"}
+AMX = GFNI | {"amx_tile", "amx_bf16", "avx512_bf16"}
 DOTPROD = frozenset({"asimddp", "asimdrdm", "atomics", "crc32"})
 
-_V4, _TILES = "-march=x86-64-v4", ("-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mavx512bf16")
-_ZIG_TILES = "amx_tile+amx_int8+amx_bf16+avx512bf16"
+_V4, _TILES = "-march=x86-64-v4", ("-mamx-tile", "-mamx-bf16", "-mavx512bf16")
+_ZIG_TILES = "amx_tile+amx_bf16+avx512bf16"
 # The best first.
 VARIANTS = {
     "x86_64": (

@@ -33,7 +33,7 @@ constexpr int OFFSET = 0;  // int8 weights are stored unchanged: the processor m
 #else
 constexpr int OFFSET = 128;  // int8 weights are stored with 128 added: unsigned by signed bytes
 #endif
-constexpr int GROUP = 32, TILE_TOKENS = 8, AHEAD = 2048;
+constexpr int GROUP = 32, AHEAD = 2048;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
