@@ -77,9 +77,11 @@ template <int PARTS, bool SHIFTED>
         asm("" : "+r"(x[r]));  // keeps the address of a row, which would be computed again for every load
     }
     const size_t place = size_t(row) * in.groups + w.first, groups = w.groups;
+    const size_t next = UNPACKED_ROWS * size_t(in.stride);
     UnpackedSums sums;
     each_sum([&]<int r, int b> [[gnu::always_inline]] { sums[r][b] = total[r][b]; });
-    for (size_t g = 0; g < groups; g++)
+    for (size_t g = 0; g < groups; g++) {
+        for (int r = 0; r < UNPACKED_ROWS; r++) __builtin_prefetch(x[r] + next + g * GROUP);  // the rows lie far apart
         each_number<PARTS>([&]<int PART> [[gnu::always_inline]] {
             Ints dots[UNPACKED_ROWS][UNPACKED_BLOCKS] = {};
 #pragma GCC unroll 16
@@ -97,6 +99,7 @@ template <int PARTS, bool SHIFTED>
                     sums[r][b], dots[r][b], w.scale[g][PART][b], w.shift[g][PART][b], in, at, sum);
             });
         });
+    }
     each_sum([&]<int r, int b> [[gnu::always_inline]] { total[r][b] = sums[r][b]; });
 }
 
