@@ -47,7 +47,12 @@ LLAMA = {
     **{"kv_heads": 4, "feedforward_width": 5632, "feedforward": "swiglu", "norm": "rms", "position": "rotary"},
     **{"pairing": "half", "bias": False, "tie_output": False},
 }
-SHAPES = {"llama 1.1B": chumoku.ModelConfig(**LLAMA), "gpt2 124M": chumoku.preset("gpt2")}
+WIDE = {**LLAMA, "width": 4096, "layers": 8, "kv_heads": 8, "feedforward_width": 14336}
+SHAPES = {
+    "llama 1.1B": chumoku.ModelConfig(**LLAMA),
+    "8 layers of a llama 8B": chumoku.ModelConfig(**WIDE),
+    "gpt2 124M": chumoku.preset("gpt2"),
+}
 
 
 def rates(tokens: int, run: Callable[[], object], *, rounds: int = ROUNDS) -> dict[str, object]:
@@ -145,15 +150,16 @@ def batch(model: DecoderModel, rows: int) -> dict[str, object]:
     return rates(sum(one.max_new_tokens for one in requests), lambda: run_requests(engine, requests), rounds=3)
 
 
-def peer(name: str) -> dict[str, object]:
+def peer(config: chumoku.ModelConfig) -> dict[str, object]:
     """transformers with the same shape in its fastest mode: a static cache and a compiled step."""
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-    if name.startswith("gpt2"):
+    if config == SHAPES["gpt2 124M"]:
         theirs = GPT2LMHeadModel(GPT2Config())
     else:
-        sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "vocab_size": 32000}
-        theirs = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=4))
+        sizes = {"hidden_size": config.width, "intermediate_size": config.hidden, "vocab_size": config.vocabulary}
+        heads = {"num_attention_heads": config.heads, "num_key_value_heads": config.key_heads}
+        theirs = LlamaForCausalLM(LlamaConfig(**sizes, **heads, num_hidden_layers=config.decoder_depth))
     theirs = theirs.to(DEVICE, DTYPE).eval()
     ids = torch.randint(32000, (1, PROMPT), device=DEVICE)
     asked = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
@@ -187,7 +193,7 @@ def main() -> None:
         for rows in (64, 256):
             found[f"batch {rows}"] = attempt(lambda model=model, rows=rows: batch(model, rows))
         if chosen.peer:
-            found["transformers"] = attempt(lambda name=name: peer(name))
+            found["transformers"] = attempt(lambda config=config: peer(config))
         result[name] = found
         del model
         torch.cuda.empty_cache()

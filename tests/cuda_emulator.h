@@ -112,6 +112,7 @@ template <class T> static T __shfl_down_sync(u32, T x, int distance) {
     return from_lane(x, lane < 32 ? lane : current->number % 32);
 }
 
+static bool is_elected() { __syncwarp(); return current->number % 32 == 5; }
 static bool any_lane(bool x) {
     u32 bits = x, (*values)[6] = exchange(&bits, 1), found = 0;
     for (int lane = 0; lane < 32; ++lane) found |= values[lane][0];

@@ -71,6 +71,7 @@ def test_steps_equal_the_model(cell: str, buffers: int, tmp_path: Path, monkeypa
     """With one or two buffers, the keys that all warps read at once do not fit into them."""
     changes, precision, blocks = CELLS[cell]
     monkeypatch.setattr(whole_step, "MOST_STAGES", buffers)
+    monkeypatch.setattr(whole_step, "COPY", 384)  # of int4, three rows; of the others, one
     monkeypatch.setattr(EmulatedKernel, "folder", tmp_path, raising=False)
     monkeypatch.setattr(whole_step, "Kernel", EmulatedKernel)
     monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(blocks, 90_000, warps=4))

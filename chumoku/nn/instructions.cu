@@ -105,6 +105,14 @@ __device__ void arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
 }
 
+// True for one lane of the warp. What only this lane executes needs no votes: the compiler turns a copy that any lanes may
+// execute into a loop over these lanes, with 75 cycles for each.
+__device__ bool is_elected() {
+    u32 elected;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+    return elected;
+}
+
 // Whether x is true in a lane of the warp.
 __device__ bool any_lane(bool x) { return __any_sync(~0u, x); }
 

@@ -9,7 +9,7 @@ constexpr float LEVELS = 32512.0f, TINY = 1e-30f;
 constexpr float LOWEST = -1e30f;                 // below all scores
 
 struct Matrix {
-    const char *codes, *scales;  // scales of int8, pairs s and m of int4, and 16 bytes after each row
+    const char *codes, *scales;  // scales [parts, rows, SCALE_STRIDE] of int8, pairs s and m of int4
     const float *bias;
 };
 
@@ -50,16 +50,17 @@ struct Shape {
     static constexpr int SLICE = BITS == FLOATS ? 64 : 128, PART = WARPS * SLICE;  // inputs of a warp, and of all
     static constexpr int PARTS_OF_ROW = (INPUTS + PART - 1) / PART;
     static constexpr int FOURS = (PARTS_OF_ROW * SLICE + 127) / 128;               // fours of inputs of one thread
-    // Bytes of a row's part in a buffer. Rows of one part are copied together. Between rows of several parts, and
-    // between rows of scales, is space, so that the lanes of a warp read other banks.
+    // Bytes of a row's part in a buffer. Between rows of several parts, and between rows of scales, is space, so that the
+    // lanes of a warp read other banks.
     static constexpr int CODES = (INPUTS < PART ? INPUTS : PART) * BITS / 8;
     static constexpr int SPACE = PARTS_OF_ROW == 1 ? 0 : BITS == INT8 ? 16 : 64, CODE_STRIDE = CODES + SPACE;
     static constexpr int SCALE_BYTES = BITS == FLOATS ? 0 : BITS == INT8 ? 2 : 4;  // of a group
-    static constexpr int SCALE_ROW = SCALE_BYTES * (INPUTS / GROUP) + 16;          // as stored
-    static constexpr int SCALE_STRIDE = SCALE_BYTES * ((INPUTS < PART ? INPUTS : PART) / GROUP) + 16;
+    static constexpr int SCALE_STRIDE = BITS == FLOATS ? 0 : SCALE_BYTES * ((INPUTS < PART ? INPUTS : PART) / GROUP) + 16;
     static constexpr int SCALE_AT = TILE * CODE_STRIDE;
-    static constexpr int BYTES = SCALE_AT + (BITS == FLOATS ? 0 : TILE * SCALE_STRIDE);
+    static constexpr int BYTES = SCALE_AT + TILE * SCALE_STRIDE;
     static_assert(BYTES <= STAGE && INPUTS % 64 == 0);
+
+    static __device__ int inputs_of(int part) { return part + 1 < PARTS_OF_ROW ? PART : INPUTS - part * PART; }
 
     // The first output of this block, and how many it has, from shared memory: in registers they would be in the way.
     static __device__ int first();

@@ -42,34 +42,35 @@ struct Copier : Ring {
     }
 };
 
-// Copy rows of a tile, from row `first` of the matrix to row `place` of the tile: whole rows, or a part of one row.
+// Copy a part of rows of a matrix, from row `first` on, to row `place` of the tile, and their scales. A copy has COPY bytes
+// or one row: words would wait behind a larger one. COPIES_AT_ONCE begin in a few cycles each, single ones in about 45.
 template <class S>
-__device__ void copy_rows(const Matrix &matrix, int place, i64 first, int rows, int start, int inputs, Copier &copier,
-                          u64 policy) {
-    copier.add(place * S::CODE_STRIDE, matrix.codes + (first * S::INPUTS + start) * S::KIND / 8,
-               rows * inputs * S::KIND / 8, policy);
+__device__ void copy_rows(const Matrix &matrix, int place, i64 first, int rows, int part, Copier &copier, u64 policy) {
+    constexpr int EACH = S::PARTS_OF_ROW == 1 ? largest(COPY / S::CODES, 1) : 1, AT_ONCE = COPIES_AT_ONCE;
+    const char *codes = matrix.codes + (first * S::INPUTS + part * S::PART) * S::KIND / 8;
+    int bytes = S::inputs_of(part) * S::KIND / 8;
+#pragma unroll AT_ONCE
+    for (int row = 0; row < rows; row += EACH) {
+        int some = rows - row < EACH ? rows - row : EACH;
+        copier.add((place + row) * S::CODE_STRIDE, codes + i64(row) * S::INPUTS * S::KIND / 8, some * bytes, policy);
+    }
     if (S::KIND == FLOATS) return;
-    copier.add(S::SCALE_AT + place * S::SCALE_STRIDE,
-               matrix.scales + first * S::SCALE_ROW + start / GROUP * S::SCALE_BYTES,
-               S::PARTS_OF_ROW == 1 ? rows * S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES, policy);
+    i64 row = i64(part) * S::HALVES * S::OUTPUTS + first;
+    copier.add(S::SCALE_AT + place * S::SCALE_STRIDE, matrix.scales + row * S::SCALE_STRIDE, rows * S::SCALE_STRIDE, policy);
 }
 
-// Copy the tiles of a matrix, in parts. A lane copies a half of a tile, or if a row has several parts, one row.
+// Copy the tiles of a matrix, in parts.
 template <class S>
 __device__ void copy_matrix(Matrix matrix, Copier &copier) {
-    constexpr bool WHOLE = S::PARTS_OF_ROW == 1;
-    int lane = threadIdx.x % 32, first = S::first(), count = S::count();
+    int first = S::first(), count = S::count();
     u64 policy = read_once();
     for (int done = 0; done < count; done += S::ROWS) {
         int rows = count - done < S::ROWS ? count - done : S::ROWS;
-        for (int start = 0; start < S::INPUTS; start += S::PART) {
-            int inputs = S::INPUTS - start < S::PART ? S::INPUTS - start : S::PART;
-            int scale_bytes = WHOLE && S::SCALE_BYTES ? S::SCALE_ROW : inputs / GROUP * S::SCALE_BYTES;
-            copier.begin(S::HALVES * rows * (inputs * S::KIND / 8 + scale_bytes));
-            int half = WHOLE ? lane : lane / S::ROWS, row = WHOLE ? 0 : lane % S::ROWS;
-            if (half < S::HALVES && row < rows)
-                copy_rows<S>(matrix, half * S::ROWS + row, first + done + row + i64(half) * S::OUTPUTS,
-                             WHOLE ? rows : 1, start, inputs, copier, policy);
+        for (int part = 0; part < S::PARTS_OF_ROW; ++part) {
+            copier.begin(S::HALVES * rows * (S::inputs_of(part) * S::KIND / 8 + S::SCALE_STRIDE));
+            if (is_elected())
+                for (int half = 0; half < S::HALVES; ++half)
+                    copy_rows<S>(matrix, half * S::ROWS, first + done + i64(half) * S::OUTPUTS, rows, part, copier, policy);
             copier.advance();
         }
     }
@@ -77,13 +78,15 @@ __device__ void copy_matrix(Matrix matrix, Copier &copier) {
 
 // Copy the keys and values of the past to which this block attends.
 __device__ void copy_past(const Past &past, const u16 *keys, const u16 *values, i64 capacity, Copier &copier) {
-    const u16 *vectors = (threadIdx.x % 2 ? values : keys) + past.group() * capacity * HEAD;
-    int place = threadIdx.x % 2 ? BUFFER_KEYS * VECTOR : 0;
     u64 policy = read_again();
     for (int first = past.start; first < past.stored; first += BUFFER_KEYS) {
         int count = past.stored - first < BUFFER_KEYS ? past.stored - first : BUFFER_KEYS;
+        i64 from = (past.group() * capacity + first) * HEAD;
         copier.begin(2 * count * VECTOR);
-        if (threadIdx.x % 32 < 2) copier.add(place, vectors + i64(first) * HEAD, count * VECTOR, policy);
+        if (is_elected()) {
+            copier.add(0, keys + from, count * VECTOR, policy);
+            copier.add(BUFFER_KEYS * VECTOR, values + from, count * VECTOR, policy);
+        }
         copier.advance();
     }
 }

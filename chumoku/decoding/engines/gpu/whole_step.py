@@ -32,7 +32,8 @@ LONGEST = 4096  # a longer past would need more parts than there are
 LEAST_SHARED = 200 << 10  # bytes; with less, too few weights are on their way
 MOST_STAGES = 8  # buffers of a block
 # How many of them are being filled: while the block waits for words, and otherwise, by the bits of the weights.
-COPIES_WHILE_WAITING, COPIES_OTHERWISE = 1, {4: 2, 8: 2, 16: 4}
+COPIES_WHILE_WAITING, COPIES_OTHERWISE = 1, {4: 3, 8: 2, 16: 4}
+COPY = 2048  # bytes that are copied at once, of one row or of several
 MOST_HIDDEN = 200  # elements of h that a block computes; the sums of more leave too little room for buffers
 MOST_PARTS = 7  # of a row's inputs
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
@@ -153,8 +154,15 @@ class WholeStep:
     def _matrix(self, matrix: Matrix) -> tuple[int, ...]:
         codes, *scales = tensors_of(matrix)
         # A second copy of the scales, in the order of the kernel: in int4, a fifth of the memory of the weights.
-        together = self._keep(F.pad(torch.stack(scales, -1).flatten(1), (0, 8))) if scales else 0
+        together = self._keep(self._scales_in_parts(torch.stack(scales, -1), bits_of(matrix))) if scales else 0
         return self._keep(codes), together, 0 if matrix.bias is None else self._keep(matrix.bias.float())
+
+    def _scales_in_parts(self, scales: Tensor, bits: int) -> Tensor:
+        """Scales [rows, groups, n] as [parts, rows, n numbers of each group and 16 bytes of space]."""
+        part = min(scales.shape[1], self._sizes.part(bits) // GROUP)
+        missing = -scales.shape[1] % part
+        parts = F.pad(scales, (0, 0, 0, missing)).unflatten(1, (-1, part)).transpose(0, 1)
+        return F.pad(parts.flatten(2), (0, 8)).contiguous()
 
     def _norm(self, norm: Norm) -> tuple[int, ...]:
         return self._keep(norm.gamma.float().contiguous()), self._keep(norm.beta.float().contiguous())
@@ -246,5 +254,7 @@ def kernel_constants(
         **{"ROTATED": 2 * cos.shape[-1], "HALF_PAIRING": int(pairing == "half"), "BLOCKS": sizes.blocks},
         **{"PARTS": 4 if 4 * config.heads <= sizes.blocks else 2, "ALONE": ALONE, "WARPS": sizes.warps},
         **{"COPIES_WHILE_WAITING": COPIES_WHILE_WAITING, "COPIES_OTHERWISE": COPIES_OTHERWISE[bits]},
+        # Wide layers are mostly weights; in narrow ones the words that blocks exchange would wait behind faster copies.
+        **{"COPY": COPY, "COPIES_AT_ONCE": 4 if bits == 4 and config.width > sizes.part(bits) else 1},
         **{"STAGE": stage, "MOST_STAGES": MOST_STAGES, "SHARED_BYTES": sizes.shared_bytes},
     }
