@@ -159,10 +159,11 @@ class WholeStep:
 
     def _scales_in_parts(self, scales: Tensor, bits: int) -> Tensor:
         """Scales [rows, groups, n] as [parts, rows, n numbers of each group and 16 bytes of space]."""
-        part = min(scales.shape[1], self._sizes.part(bits) // GROUP)
-        missing = -scales.shape[1] % part
-        parts = F.pad(scales, (0, 0, 0, missing)).unflatten(1, (-1, part)).transpose(0, 1)
-        return F.pad(parts.flatten(2), (0, 8)).contiguous()
+        rows, groups, numbers = scales.shape
+        part = min(groups, self._sizes.part(bits) // GROUP)
+        whole = F.pad(scales, (0, 0, 0, -groups % part))
+        parts = whole.reshape(rows, -1, part * numbers).transpose(0, 1)
+        return F.pad(parts, (0, 8)).contiguous()
 
     def _norm(self, norm: Norm) -> tuple[int, ...]:
         return self._keep(norm.gamma.float().contiguous()), self._keep(norm.beta.float().contiguous())
