@@ -555,11 +555,13 @@ def fresh_and_quick(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fresh
 
 
-def test_it_is_compiled_once(fresh_and_quick: Path) -> None:
+def test_it_is_compiled_once(fresh_and_quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert build_module.why_not() is None
+    assert capsys.readouterr().err.startswith("Compiling the native library")
     (library,) = fresh_and_quick.glob("chumoku/*.so")
     before = library.stat()
     assert build_module.why_not() is None
+    assert capsys.readouterr().err == ""
     assert library.stat() == before
 
 

@@ -26,6 +26,7 @@ import tempfile
 from pathlib import Path
 
 from chumoku.decoding.engines.native import variants
+from chumoku.messages import translate
 
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "step.cpp"
@@ -92,6 +93,8 @@ def _build(flags: tuple[str, ...]) -> Path:
     key = hashlib.sha256(b"\0".join([*sources, repr((*FLAGS, *flags)).encode(), version, _processor()]))
     target = _folder() / f"{key.hexdigest()[:16]}.so"
     if not _intact(target):
+        note = "Compiling the native library for this processor (once, 10 to 30 seconds) …"
+        print(translate(note), file=sys.stderr, flush=True)
         _compile([compiler, *FLAGS, *flags], target)
     return target
 

@@ -119,18 +119,45 @@ struct Worker {
                 queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
     }
 
-    // attend(g, use) calls `use` with the attention of the listed queries to key head g. Queries are in rows of `wide`
-    // numbers. Then the output product.
-    template <class Attend> void attend_all(int wide, const Product& output, const Norms& norms, const Attend& attend) {
+    // The attention of a tile's tokens to key head g: to their own row, or to its memory.
+    Attention open_attention(int layer, bool cross, int tile, int g) {
+        list_queries(tile, g, (stack.heads + 2 * stack.kv_heads * !cross) * stack.head_width);
+        return cross ? open_cross(layer, g) : open_self(layer, g);
+    }
+
+    Attention open_self(int layer, int g) {
+        const Layer& l = stack.layer[layer];
+        for (Query& query : space->queries) {
+            query.position = batch.position[query.token];
+            query.first = std::max(0, query.position - l.window + 1);
+            query.end = std::min(batch.visible[query.token], query.position + l.window);
+            if (batch.bias)
+                query.bias = batch.bias + query.head * 2 * size_t(batch.positions) + batch.positions - 1 - query.position;
+        }
+        size_t width = stack.head_width, size = batch.sizes[layer], slot = stack.kv_heads * size * width;
+        const int32_t* origin = batch.origin + size_t(batch.row[space->queries[0].token]) * batch.capacity;
+        Keys keys{batch.store[layer] + g * size * width, width, slot, batch.rows * slot, origin, int(size)};
+        return {*space, int(width), keys, {stack.scale, stack.score_cap, l.relative, stack.clip}};
+    }
+
+    Attention open_cross(int layer, int g) {
+        int row = batch.row[space->queries[0].token], length = batch.memory_length[row];
+        for (Query& query : space->queries) query.end = length;
+        size_t width = stack.head_width, position = stack.kv_heads * width, values = length * position;
+        Keys keys{batch.memory[row] + 2 * layer * values + g * width, position, 0, values};
+        return {*space, int(width), keys, {stack.scale, stack.score_cap}};
+    }
+
+    // Attention and its output product.
+    void attend_all(int layer, bool cross, const Product& output, const Norms& norms) {
         int G = stack.kv_heads, size = stack.heads / G * stack.head_width, items = (int(tiles.size()) - 1) * G;
         bool parts = can_form_in_parts(output, size);
-        if (shared_scores.stride) attend_shared(wide, output, attend);
+        if (shared_scores.stride) attend_shared(layer, cross, output);
         else
             pool.each(items, [&](int item) {
                 // The last tokens of a prompt attend to the most keys, so they come first.
                 int tile = int(tiles.size()) - 2 - item / G, g = item % G;
-                list_queries(tile, g, wide);
-                attend(g, [&](auto&& attention) { attention.run(); });
+                open_attention(layer, cross, tile, g).run();
                 for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++)
                     in.form_part(r, output, g * size, (g + 1) * size);
             });
@@ -139,7 +166,7 @@ struct Worker {
     }
 
     // The same results by threads that share every key head: first parts of the positions, then groups of columns.
-    template <class Attend> void attend_shared(int wide, const Product& output, const Attend& attend) {
+    void attend_shared(int layer, bool cross, const Product& output) {
         int G = stack.kv_heads, columns = stack.head_width / GROUP, count = int(tiles.size()) - 1;
         auto scores_of = [&](int tile, int g) {
             int first = tiles[tile] * stack.heads + (tiles[tile + 1] - tiles[tile]) * stack.heads / G * g;
@@ -148,11 +175,9 @@ struct Worker {
         pool.each(count * pool.size, [&](int item) {
             int tile = item / pool.size;
             for (int g = 0; g < G; g++) {
-                list_queries(tile, g, wide);
-                attend(g, [&](auto&& attention) {
-                    attention.scores = scores_of(tile, g);
-                    attention.score_part(item % pool.size, pool.size);
-                });
+                Attention attention = open_attention(layer, cross, tile, g);
+                attention.scores = scores_of(tile, g);
+                attention.score_part(item % pool.size, pool.size);
             }
         });
         int all = count * G * columns;
@@ -161,14 +186,12 @@ struct Worker {
                 int head = from / columns, tile = head / G, g = head % G;
                 to = std::min(end, (head + 1) * columns);
                 int first = (from - head * columns) * GROUP, last = (to - head * columns) * GROUP;
-                list_queries(tile, g, wide);
-                attend(g, [&](auto&& attention) {
-                    attention.mix_shared(scores_of(tile, g), first, last);
-                    for (const Query& query : attention.queries) {
-                        int place = query.head * stack.head_width;
-                        in.form_part(query.token, output, place + first, place + last);
-                    }
-                });
+                Attention attention = open_attention(layer, cross, tile, g);
+                attention.mix_shared(scores_of(tile, g), first, last);
+                for (const Query& query : attention.queries) {
+                    int place = query.head * stack.head_width;
+                    in.form_part(query.token, output, place + first, place + last);
+                }
             }
         });
     }
@@ -188,45 +211,19 @@ struct Worker {
             keep(layer, 0, r, key);
             keep(layer, 1, r, key + G * width);
         });
-        int size = batch.sizes[layer];
-        size_t one = size_t(batch.rows) * size * G * width;
-        const float* keys = batch.store[layer];
-        Scoring scoring{stack.scale, stack.score_cap, l.relative, stack.clip};
-        attend_all(wide, l.output, l.attention_norms, [&](int g, auto use) {
-            for (Query& query : space->queries) {
-                query.position = batch.position[query.token];
-                query.first = std::max(0, query.position - l.window + 1);
-                query.end = std::min(batch.visible[query.token], query.position + l.window);
-                if (batch.bias)
-                    query.bias = batch.bias + query.head * 2 * size_t(batch.positions) + batch.positions - 1 - query.position;
-            }
-            const int32_t* origin = batch.origin + size_t(batch.row[space->queries[0].token]) * batch.capacity;
-            auto at = [&](int t) {
-                int place = t < size ? t : t % size;
-                return keys + ((size_t(origin[t]) * G + g) * size + place) * width;
-            };
-            use(Attention{*space, width, at, one, scoring});
-        });
+        attend_all(layer, false, l.output, l.attention_norms);
         adapt(layer, &LayerAdapter::output, in, output_of(l.attention_norms));
     }
 
     void cross_attention(int layer) {
         const Layer& l = stack.layer[layer];
-        int width = stack.head_width, G = stack.kv_heads, wide = stack.heads * width;
+        int width = stack.head_width, wide = stack.heads * width;
         multiply(pool, l.cross_query, *normed, batch.count, {projected.data(), wide, false});
         if (l.cross_query_norm.kind)
             pool.each(batch.count, [&](int r) {
                 normalize_heads(l.cross_query_norm, stack.heads, projected.data() + size_t(r) * wide);
             });
-        Scoring scoring{stack.scale, stack.score_cap};
-        attend_all(wide, l.cross_output, l.cross_norms, [&](int g, auto use) {
-            int row = batch.row[space->queries[0].token], length = batch.memory_length[row];
-            for (Query& query : space->queries) query.end = length;
-            size_t one = size_t(length) * G * width;
-            const float* keys = batch.memory[row] + size_t(layer) * 2 * one;
-            auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
-            use(Attention{*space, width, at, one, scoring});
-        });
+        attend_all(layer, true, l.cross_output, l.cross_norms);
     }
 
     void feed_forward(int layer, Inputs& inputs) {
