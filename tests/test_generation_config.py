@@ -163,7 +163,7 @@ def test_the_server_lists_and_uses_it(tmp_path: Path, monkeypatch: pytest.Monkey
     assert served.chat_notice == "This model has no chat template; messages are written in the format chatml."
     assert open_models([str(make_bundle(tmp_path / "t", "encoder-decoder"))], Limits())["t"].chat_notice is None
     assert served.engine_notice == build.why_not()
-    monkeypatch.setattr(build, "library", lambda: None)
+    monkeypatch.setattr(build, "_open", build._open.__wrapped__)
     monkeypatch.setenv("CHUMOKU_NATIVE", "0")
     assert "disables the native library. Decoding on a CPU works without it" in str(served.engine_notice)
 

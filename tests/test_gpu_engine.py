@@ -369,7 +369,7 @@ def test_a_failed_capture_leaves_the_engine_usable(failure: str, later: bool, mo
 @pytest.mark.skipif(DEVICE.type == "cpu", reason="tests/test_whole_step.py emulates this kernel.")
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("past", [1, 301, 701])
-@pytest.mark.parametrize("cell", ["llama", "gpt2", "wide"])
+@pytest.mark.parametrize("cell", ["llama", "gpt2", "wide", "wider"])
 def test_one_kernel_computes_a_step_like_several(
     cell: str, past: int, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,6 +377,9 @@ def test_one_kernel_computes_a_step_like_several(
     if cell == "wide":  # heads of 128, and rows of more parts than have room in registers
         hidden = 6144 if precision == "bf16" else 8192
         cell, sizes = "llama", {**sizes, "width": 2048, "heads": 16, "feedforward_width": hidden}
+    if cell == "wider":  # rows of all matrices have several parts
+        more = {"width": 4096, "heads": 32, "kv_heads": 8, "feedforward_width": 6144, "layers": 1}
+        cell, sizes = "llama", {**sizes, **more}
     model = model_of(torch.bfloat16, **{**CELLS[cell], **sizes})
     model = model if precision == "bf16" else to_precision(model, precision)
     engines = [GpuEngine(model, rows=1, capacity=1024) for _ in range(3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -540,7 +541,7 @@ def test_ctypes_structures_have_the_librarys_sizes() -> None:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """As if nothing had ever been compiled."""
-    monkeypatch.setattr(build_module, "library", build_module.library.__wrapped__)
+    monkeypatch.setattr(build_module, "_open", build_module._open.__wrapped__)
     monkeypatch.setattr(variants, "FOLDER", tmp_path / "libraries")  # as installed from source
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
@@ -563,6 +564,16 @@ def test_it_is_compiled_once(fresh_and_quick: Path, capsys: pytest.CaptureFixtur
     assert build_module.why_not() is None
     assert capsys.readouterr().err == ""
     assert library.stat() == before
+
+
+def test_a_compiler_that_fails_runs_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build_module, "_open", functools.cache(build_module._open))
+    monkeypatch.setenv("CXX", "false")
+    assert [build_module.library(), build_module.library()] == [None, None]
+    assert re.search("did not compile", str(build_module.why_not()))
+    assert capsys.readouterr().err.count("Compiling") == 1
 
 
 OLDER_NAMES = {"x86-64-v2", "avx2", "avx512", "avx512-vnni", "armv8"}
@@ -627,7 +638,7 @@ def test_a_slow_compiler_and_a_missing_home_are_no_obstacle(fresh: Path, monkeyp
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.undo()
-    monkeypatch.setattr(build_module, "library", build_module.library.__wrapped__)
+    monkeypatch.setattr(build_module, "_open", build_module._open.__wrapped__)
     monkeypatch.setattr(variants, "FOLDER", fresh / "libraries")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)

@@ -88,7 +88,7 @@ def test_the_environment_chooses_a_variant(pretend, monkeypatch: pytest.MonkeyPa
     }.items():
         monkeypatch.setenv("CHUMOKU_NATIVE", value)
         with pytest.raises(UsageError, match=sentence):
-            build.library.__wrapped__()
+            build._open.__wrapped__()
 
 
 @pytest.mark.skipif(COMPILED is None, reason=build.why_not() or "")
@@ -98,7 +98,7 @@ def test_a_shipped_library_is_loaded_without_a_compiler(
     """And one that is damaged is reported."""
     pretend("aarch64", "")
     (shipped,) = [variant.shipped for variant in variants.find_suitable()]
-    monkeypatch.setattr(build, "library", build.library.__wrapped__)
+    monkeypatch.setattr(build, "_open", build._open.__wrapped__)
     assert build.library() is None
     assert "armv8.so" in str(build.why_not())
     shipped.write_bytes(Path(COMPILED._name).read_bytes())

@@ -23,7 +23,7 @@ from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.engines.gpu import whole_step
 from chumoku.decoding.engines.gpu.tables import Tables
 from chumoku.decoding.engines.gpu.weights import read_layers, read_logits, read_norm
-from chumoku.decoding.engines.gpu.whole_step import GpuSizes, WholeStep
+from chumoku.decoding.engines.gpu.whole_step import GpuSizes, WholeStep, kernel_constants
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import to_precision
@@ -38,6 +38,8 @@ CELLS = {
     "tied": ({"feedforward": "relu", "tie_output": True, "scale_embedding": True}, "int4", 5),
     "interleaved": ({"feedforward": "geglu", "attention_scale": 0.2, "layers": 1}, "int8", 5),
     "float16": ({**LLAMA, "feedforward": "relu"}, "float16", 5),
+    "wide": ({**LLAMA, "width": 768}, "int4", 5),  # rows of all matrices have a whole part and a shorter one
+    "float logits": ({**LLAMA, "width": 768, "feedforward_width": 512}, "int8", 5),
 }
 TOLERANCE = {"bf16": 0.02, "int8": 0.02, "int4": 0.02, "float16": 0.003}  # activations are rounded to 16 bits
 
@@ -62,21 +64,25 @@ def parts_of(model: DecoderModel, store: Any) -> Any:
     """The arguments of `WholeStep`."""
     embedding = deepcopy(model.decoder.embedding).to(store.dtype)  # on a CPU, that of a quantized model has 32 bits
     logits, norm = read_logits(model.head, model.decoder.embedding.table), read_norm(model.decoder.norm)
+    if isinstance(logits.weight, Tensor):
+        logits = logits._replace(weight=logits.weight.to(store.dtype))
     return embedding, read_layers(model), norm, logits, model.config, store, Tables.of(model, CAPACITY)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="There is no C++ compiler here.")
-@pytest.mark.parametrize(("cell", "buffers"), [*product(CELLS, [8]), ("llama", 2), ("parts", 1)])
+@pytest.mark.parametrize(("cell", "buffers"), [*product(CELLS, [8]), ("llama", 2), ("parts", 1), ("wide", 2)])
 def test_steps_equal_the_model(cell: str, buffers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one or two buffers, the keys that all warps read at once do not fit into them."""
     changes, precision, blocks = CELLS[cell]
     monkeypatch.setattr(whole_step, "MOST_STAGES", buffers)
-    monkeypatch.setattr(whole_step, "COPY", 384)  # of int4, three rows; of the others, one
+    monkeypatch.setattr(whole_step, "COPY_BYTES", 384)  # of int4, three rows; of the others, one
     monkeypatch.setattr(EmulatedKernel, "folder", tmp_path, raising=False)
     monkeypatch.setattr(whole_step, "Kernel", EmulatedKernel)
     monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(blocks, 90_000, warps=4))
     monkeypatch.setattr(whole_step, "ALONE", 1 if cell == "parts" else 512)
     model = build(changes, precision)
+    if cell == "float logits":
+        model.head = build(changes, "bf16").head.float()
     store = store_for(model, torch.float16 if precision == "float16" else torch.bfloat16)
     step = WholeStep(*parts_of(model, store))
     for past in (0, LONG_PAST):
@@ -122,16 +128,40 @@ def test_the_most_likely_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("width", [512, 768])
+def test_copies_are_unrolled_for_wide_int4_layers(width: int, precision: str) -> None:
+    """Of 16 warps, which multiply 2,048 inputs at once, the sizes are a quarter."""
+    model = build({**LLAMA, "width": width}, precision)
+    _, layers, _, logits, config, _, tables = parts_of(model, store_for(model, torch.bfloat16))
+    constants = kernel_constants(layers, logits, config, torch.bfloat16, tables, GpuSizes(132, 232_448, warps=4))
+    assert constants["COPIES_UNROLLED"] == (4 if (width, precision) == (768, "int4") else 1)
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were a GPU with 132 multiprocessors."""
+    monkeypatch.setattr(whole_step, "can_compile", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(132, 232_448))
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize(("hidden", "one"), [(1000, False), (1024, True)])
+def test_weights_that_are_stored_with_more_inputs_run_as_several_kernels(hidden: int, one: bool) -> None:
+    model = build({**LLAMA, "width": 512, "feedforward_width": hidden}, "int8")
+    parts = parts_of(model, SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16))
+    assert (whole_step.prepare(*parts) is not None) == one
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize(
     "changes",
     [{}, {"embedding_norm": True}, {"score_cap": 30.0}, {"query_key_norm": "head"}, {"width": 256}, {"heads": 67}],
 )
+@pytest.mark.usefixtures("hopper")
 def test_which_models_run_as_one_kernel(
     changes: dict[str, object], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_step, "can_compile", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(GpuSizes, "of", lambda device: GpuSizes(132, 232_448))
     model = build({**LLAMA, "width": 512, **changes}, precision)
     embedding, *others = parts_of(model, SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16))
     assert (whole_step.prepare(embedding, *others) is not None) == (not changes)

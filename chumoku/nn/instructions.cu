@@ -105,8 +105,8 @@ __device__ void arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
 }
 
-// True for one lane of the warp. What only this lane executes needs no votes: the compiler turns a copy that any lanes may
-// execute into a loop over these lanes, with 75 cycles for each.
+// True for exactly one lane; all 32 lanes must call it together. The compiler then knows that one lane runs the branch. It
+// turns a copy that several lanes may run into a loop over the lanes, with 75 cycles for each copy.
 __device__ bool is_elected() {
     u32 elected;
     asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));

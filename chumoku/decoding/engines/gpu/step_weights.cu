@@ -42,14 +42,16 @@ struct Copier : Ring {
     }
 };
 
-// Copy a part of rows of a matrix, from row `first` on, to row `place` of the tile, and their scales. A copy has COPY bytes
-// or one row: words would wait behind a larger one. COPIES_AT_ONCE begin in a few cycles each, single ones in about 45.
+// Copy a part of rows of a matrix, from row `first` on, to row `place` of the tile, and their scales. A copy of codes has at
+// most COPY_BYTES, or one row, because words that blocks exchange wait behind copies. COPIES_UNROLLED copies side by side
+// start within a few cycles; in a loop each takes about 45.
 template <class S>
 __device__ void copy_rows(const Matrix &matrix, int place, i64 first, int rows, int part, Copier &copier, u64 policy) {
-    constexpr int EACH = S::PARTS_OF_ROW == 1 ? largest(COPY / S::CODES, 1) : 1, AT_ONCE = COPIES_AT_ONCE;
+    constexpr int EACH = S::PARTS_OF_ROW == 1 ? largest(COPY_BYTES / S::CODES, 1) : 1;
+    constexpr int UNROLLED = COPIES_UNROLLED;
     const char *codes = matrix.codes + (first * S::INPUTS + part * S::PART) * S::KIND / 8;
     int bytes = S::inputs_of(part) * S::KIND / 8;
-#pragma unroll AT_ONCE
+#pragma unroll UNROLLED
     for (int row = 0; row < rows; row += EACH) {
         int some = rows - row < EACH ? rows - row : EACH;
         copier.add((place + row) * S::CODE_STRIDE, codes + i64(row) * S::INPUTS * S::KIND / 8, some * bytes, policy);

@@ -33,7 +33,7 @@ LEAST_SHARED = 200 << 10  # bytes; with less, too few weights are on their way
 MOST_STAGES = 8  # buffers of a block
 # How many of them are being filled: while the block waits for words, and otherwise, by the bits of the weights.
 COPIES_WHILE_WAITING, COPIES_OTHERWISE = 1, {4: 3, 8: 2, 16: 4}
-COPY = 2048  # bytes that are copied at once, of one row or of several
+COPY_BYTES = 2048  # of one copy of weights, which has at least one row
 MOST_HIDDEN = 200  # elements of h that a block computes; the sums of more leave too little room for buffers
 MOST_PARTS = 7  # of a row's inputs
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
@@ -154,15 +154,15 @@ class WholeStep:
     def _matrix(self, matrix: Matrix) -> tuple[int, ...]:
         codes, *scales = tensors_of(matrix)
         # A second copy of the scales, in the order of the kernel: in int4, a fifth of the memory of the weights.
-        together = self._keep(self._scales_in_parts(torch.stack(scales, -1), bits_of(matrix))) if scales else 0
-        return self._keep(codes), together, 0 if matrix.bias is None else self._keep(matrix.bias.float())
+        in_parts = self._keep(self._scales_in_parts(torch.stack(scales, -1), bits_of(matrix))) if scales else 0
+        return self._keep(codes), in_parts, 0 if matrix.bias is None else self._keep(matrix.bias.float())
 
     def _scales_in_parts(self, scales: Tensor, bits: int) -> Tensor:
         """Scales [rows, groups, n] as [parts, rows, n numbers of each group and 16 bytes of space]."""
         rows, groups, numbers = scales.shape
-        part = min(groups, self._sizes.part(bits) // GROUP)
-        whole = F.pad(scales, (0, 0, 0, -groups % part))
-        parts = whole.reshape(rows, -1, part * numbers).transpose(0, 1)
+        part_groups = min(groups, self._sizes.part(bits) // GROUP)
+        padded = F.pad(scales, (0, 0, 0, -groups % part_groups))
+        parts = padded.reshape(rows, -1, part_groups * numbers).transpose(0, 1)
         return F.pad(parts, (0, 8)).contiguous()
 
     def _norm(self, norm: Norm) -> tuple[int, ...]:
@@ -201,6 +201,7 @@ def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelCo
         # Each block has outputs of each layer: no block may be a layer behind, where words are written again.
         and 2 * sizes.blocks <= config.width <= 32 * sizes.warps * sizes.blocks
         and config.hidden <= MOST_HIDDEN * sizes.blocks
+        and config.width % 64 == config.hidden % 64 == 0  # int8 weights are stored with more inputs
         and all(found is not None and found.epsilon == norm.epsilon for found in norms)
         and all(layer.query_norm is None and layer.key_norm is None for layer in layers)
         and len({layer.rotated for layer in layers}) == 1
@@ -256,6 +257,6 @@ def kernel_constants(
         **{"PARTS": 4 if 4 * config.heads <= sizes.blocks else 2, "ALONE": ALONE, "WARPS": sizes.warps},
         **{"COPIES_WHILE_WAITING": COPIES_WHILE_WAITING, "COPIES_OTHERWISE": COPIES_OTHERWISE[bits]},
         # Wide layers are mostly weights; in narrow ones the words that blocks exchange would wait behind faster copies.
-        **{"COPY": COPY, "COPIES_AT_ONCE": 4 if bits == 4 and config.width > sizes.part(bits) else 1},
+        **{"COPY_BYTES": COPY_BYTES, "COPIES_UNROLLED": 4 if bits == 4 and config.width > sizes.part(bits) else 1},
         **{"STAGE": stage, "MOST_STAGES": MOST_STAGES, "SHARED_BYTES": sizes.shared_bytes},
     }

@@ -143,15 +143,16 @@ struct AttentionSpace {
 };
 
 // Where the keys and values of the positions of a row are, for one key head.
-struct Keys {
-    const float* first;     // the key of position 0 in slot 0
-    size_t position, slot;  // distances from a position to the next, and from a slot to the next
-    size_t values;          // distance from a key to its value
-    const int32_t* origin = nullptr;  // the slot of each position; null: all are in slot 0
-    int size = INT32_MAX;             // position p of a slot is at p mod size
+struct KeyLayout {
+    const float* base;                     // the key of position 0 in slot 0
+    size_t position_stride, slot_stride;   // from a position to the next, and from a slot to the next
+    size_t value_offset;                   // from a key to its value
+    const int32_t* slots = nullptr;        // of each position; null: all are in slot 0
+    int slot_size = INT32_MAX;             // position p of a slot is at p mod slot_size
 
-    const float* at(int t) const {
-        return first + (origin ? origin[t] * slot : 0) + (t < size ? t : t % size) * position;
+    const float* key(int t) const {
+        int place = t < slot_size ? t : t % slot_size;
+        return base + (slots ? slots[t] * slot_stride : 0) + place * position_stride;
     }
 };
 
@@ -160,13 +161,13 @@ struct Keys {
 struct Attention {
     std::vector<Query>& queries;
     int width;
-    Keys keys;
+    KeyLayout layout;
     Scoring scoring;
     int begin = 0, end = 0, stride = 0;  // positions that some query attends to; from one query's scores to the next's
     float* scores;
 
-    Attention(AttentionSpace& space, int width, const Keys& keys, const Scoring& scoring)
-        : queries(space.queries), width(width), keys(keys), scoring(scoring), scores(space.scores.data()) {
+    Attention(AttentionSpace& space, int width, const KeyLayout& layout, const Scoring& scoring)
+        : queries(space.queries), width(width), layout(layout), scoring(scoring), scores(space.scores.data()) {
         begin = queries[0].first, end = queries[0].end;
         for (const Query& query : queries) begin = std::min(begin, query.first), end = std::max(end, query.end);
         stride = end - begin + LANES;
@@ -204,13 +205,13 @@ struct Attention {
 
     // The scores of all queries for the keys from position t on.
     void score(int t) {
-        const float *key[LANES], *query[TOGETHER];
-        for (int i = 0; i < LANES; i++) key[i] = keys.at(std::min(t + i, end - 1));
+        const float *keys[LANES], *query[TOGETHER];
+        for (int i = 0; i < LANES; i++) keys[i] = layout.key(std::min(t + i, end - 1));
         for (size_t j = 0; j < queries.size(); j += TOGETHER) {
             int some = std::min(queries.size() - j, size_t(TOGETHER));
             for (int r = 0; r < some; r++) query[r] = queries[j + r].q;
             Floats found[TOGETHER];
-            with_count(some, [&]<int R> { dots<R>(query, key, width, found); });
+            with_count(some, [&]<int R> { dots<R>(query, keys, width, found); });
             for (int r = 0; r < some; r++) {
                 if (scoring.relative) found[r] += relative_dots(queries[j + r], t);
                 store(scores_of(j + r, t), found[r] * scoring.scale);
@@ -252,7 +253,7 @@ struct Attention {
     // Add the values of a block of positions. Positions that only some of the queries attend to are added for each alone.
     void mix_block(int from, int to, int column, int last_column) {
         const float* value[BLOCK_KEYS];
-        for (int t = from; t < to; t++) value[t - from] = keys.at(t) + keys.values;
+        for (int t = from; t < to; t++) value[t - from] = layout.key(t) + layout.value_offset;
         auto add = [&](size_t j, int some, int first, int last) {
             if (first >= last) return;
             const float* s[TOGETHER];

@@ -43,21 +43,23 @@ class Missing(Exception):
     """The library is not available; the message says why."""
 
 
-@functools.cache
 def library() -> ctypes.CDLL | None:
     """The library, compiled if necessary; None if it is not available."""
-    try:
-        return ctypes.CDLL(str(_find()))
-    except (Missing, OSError):
-        return None
+    found = _open()
+    return None if isinstance(found, str) else found
 
 
 def why_not() -> str | None:
     """A sentence that says why there is no library; None if there is one."""
-    if library() is not None:
-        return None
+    found = _open()
+    return found if isinstance(found, str) else None
+
+
+@functools.cache
+def _open() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
     try:
-        ctypes.CDLL(str(_find()))
+        return ctypes.CDLL(str(_find()))
     except Missing as error:
         return f"{error} Decoding on a CPU works without it, but slower."
     except OSError as error:
@@ -65,7 +67,6 @@ def why_not() -> str | None:
             f"The native library could not be stored or loaded: {error}. Set XDG_CACHE_HOME to a folder in which this "
             "user can write and execute files. Decoding on a CPU works without it, but slower."
         )
-    return None
 
 
 def _find() -> Path:

@@ -119,13 +119,14 @@ struct Worker {
                 queries.push_back({projected.data() + size_t(r) * wide + h * width, in.row(r) + h * width, r, h});
     }
 
-    // The attention of a tile's tokens to key head g: to their own row, or to its memory.
-    Attention open_attention(int layer, bool cross, int tile, int g) {
+    // The attention of a tile's tokens for key head g, over the row's own keys or, if `cross`, over the encoder's output. It
+    // uses the queries of this thread's `space`, so there is one at a time.
+    Attention prepare_attention(int layer, bool cross, int tile, int g) {
         list_queries(tile, g, (stack.heads + 2 * stack.kv_heads * !cross) * stack.head_width);
-        return cross ? open_cross(layer, g) : open_self(layer, g);
+        return cross ? prepare_cross(layer, g) : prepare_self(layer, g);
     }
 
-    Attention open_self(int layer, int g) {
+    Attention prepare_self(int layer, int g) {
         const Layer& l = stack.layer[layer];
         for (Query& query : space->queries) {
             query.position = batch.position[query.token];
@@ -136,16 +137,16 @@ struct Worker {
         }
         size_t width = stack.head_width, size = batch.sizes[layer], slot = stack.kv_heads * size * width;
         const int32_t* origin = batch.origin + size_t(batch.row[space->queries[0].token]) * batch.capacity;
-        Keys keys{batch.store[layer] + g * size * width, width, slot, batch.rows * slot, origin, int(size)};
-        return {*space, int(width), keys, {stack.scale, stack.score_cap, l.relative, stack.clip}};
+        KeyLayout layout{batch.store[layer] + g * size * width, width, slot, batch.rows * slot, origin, int(size)};
+        return {*space, int(width), layout, {stack.scale, stack.score_cap, l.relative, stack.clip}};
     }
 
-    Attention open_cross(int layer, int g) {
+    Attention prepare_cross(int layer, int g) {
         int row = batch.row[space->queries[0].token], length = batch.memory_length[row];
         for (Query& query : space->queries) query.end = length;
         size_t width = stack.head_width, position = stack.kv_heads * width, values = length * position;
-        Keys keys{batch.memory[row] + 2 * layer * values + g * width, position, 0, values};
-        return {*space, int(width), keys, {stack.scale, stack.score_cap}};
+        KeyLayout layout{batch.memory[row] + 2 * layer * values + g * width, position, 0, values};
+        return {*space, int(width), layout, {stack.scale, stack.score_cap}};
     }
 
     // Attention and its output product.
@@ -157,7 +158,7 @@ struct Worker {
             pool.each(items, [&](int item) {
                 // The last tokens of a prompt attend to the most keys, so they come first.
                 int tile = int(tiles.size()) - 2 - item / G, g = item % G;
-                open_attention(layer, cross, tile, g).run();
+                prepare_attention(layer, cross, tile, g).run();
                 for (int r = tiles[tile]; parts && r < tiles[tile + 1]; r++)
                     in.form_part(r, output, g * size, (g + 1) * size);
             });
@@ -175,7 +176,7 @@ struct Worker {
         pool.each(count * pool.size, [&](int item) {
             int tile = item / pool.size;
             for (int g = 0; g < G; g++) {
-                Attention attention = open_attention(layer, cross, tile, g);
+                Attention attention = prepare_attention(layer, cross, tile, g);
                 attention.scores = scores_of(tile, g);
                 attention.score_part(item % pool.size, pool.size);
             }
@@ -186,7 +187,7 @@ struct Worker {
                 int head = from / columns, tile = head / G, g = head % G;
                 to = std::min(end, (head + 1) * columns);
                 int first = (from - head * columns) * GROUP, last = (to - head * columns) * GROUP;
-                Attention attention = open_attention(layer, cross, tile, g);
+                Attention attention = prepare_attention(layer, cross, tile, g);
                 attention.mix_shared(scores_of(tile, g), first, last);
                 for (const Query& query : attention.queries) {
                     int place = query.head * stack.head_width;
