@@ -57,7 +57,7 @@ def why_not() -> str | None:
 
 @functools.cache
 def _open() -> ctypes.CDLL | str:
-    """The library, or why there is none."""
+    """The library, or a sentence that says why it is missing."""
     try:
         return ctypes.CDLL(str(_find()))
     except Missing as error:
