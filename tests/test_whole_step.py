@@ -39,7 +39,7 @@ CELLS = {
     "interleaved": ({"feedforward": "geglu", "attention_scale": 0.2, "layers": 1}, "int8", 5),
     "float16": ({**LLAMA, "feedforward": "relu"}, "float16", 5),
     "wide": ({**LLAMA, "width": 768}, "int4", 5),  # rows of all matrices have a whole part and a shorter one
-    "float logits": ({**LLAMA, "width": 768, "feedforward_width": 512}, "int8", 5),
+    "float logits": ({**LLAMA, "width": 768, "feedforward_width": 512}, "int8", 5),  # the output matrix has 16 bits
 }
 TOLERANCE = {"bf16": 0.02, "int8": 0.02, "int4": 0.02, "float16": 0.003}  # activations are rounded to 16 bits
 
@@ -130,7 +130,7 @@ def test_the_most_likely_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("width", [512, 768])
 def test_copies_are_unrolled_for_wide_int4_layers(width: int, precision: str) -> None:
-    """Of 16 warps, which multiply 2,048 inputs at once, the sizes are a quarter."""
+    """With 4 warps instead of 16, a part of a row has 512 inputs instead of 2,048."""
     model = build({**LLAMA, "width": width}, precision)
     _, layers, _, logits, config, _, tables = parts_of(model, store_for(model, torch.bfloat16))
     constants = kernel_constants(layers, logits, config, torch.bfloat16, tables, GpuSizes(132, 232_448, warps=4))

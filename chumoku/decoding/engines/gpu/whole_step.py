@@ -201,7 +201,7 @@ def can_run(layers: Sequence[Layer], logits: Matrix, norm: Norm, config: ModelCo
         # Each block has outputs of each layer: no block may be a layer behind, where words are written again.
         and 2 * sizes.blocks <= config.width <= 32 * sizes.warps * sizes.blocks
         and config.hidden <= MOST_HIDDEN * sizes.blocks
-        and config.width % 64 == config.hidden % 64 == 0  # int8 weights are stored with more inputs
+        and config.width % 64 == config.hidden % 64 == 0  # int8 pads rows of weights, and the constants do not
         and all(found is not None and found.epsilon == norm.epsilon for found in norms)
         and all(layer.query_norm is None and layer.key_norm is None for layer in layers)
         and len({layer.rotated for layer in layers}) == 1
